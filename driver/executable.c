@@ -34,6 +34,7 @@ bound_by_gathers(Arena *arena, const Value *input)
 typedef struct {
 	Session *s;
 	VEC(PortInfo) inputs, outputs;
+	const OutputRows *output_rows; /* as in Tables */
 	PortInfo labels;
 	/* rows of a micro-batch in the first binding; the ports' shapes are those of this binding */
 	int64_t rows;
@@ -92,42 +93,53 @@ find_mixing(Ports *p)
 }
 
 static void
-set_rows(PortInfo *info, BatchAxis rows)
+set_rows(OutputRows *out, BatchAxis rows)
 {
-	info->row_axis = rows.axis < 0 ? 0 : rows.axis;
-	info->repeats = rows.axis < 0 ? 0 : rows.repeats;
-	info->mixes_rows = rows.mixed;
+	out->row_axis = rows.axis < 0 ? 0 : rows.axis;
+	out->repeats = rows.axis < 0 ? 0 : rows.repeats;
+	out->mixes_rows = rows.mixed;
 }
 
-/* The function that becomes the program of role forward: with a loss the inference form, if there is one (losses/loss.c). */
-static Function *
-forward_program(const Session *s)
-{
-	Function *f = module_first(s->m, ROLE_FORWARD);
-	Function *inference = function_beside(f, ROLE_INFERENCE);
-
-	return s->has_loss && inference && !s->o->forward_as_exported ? inference : f;
-}
-
-/* Marks the output that the loss compares with labels. */
+/* Marks the output that the loss compares with labels. f: as in collect_rows */
 static void
-mark_compared(Ports *p)
+mark_compared(const Session *s, Function *f, OutputRows *rows)
 {
-	const Session *s = p->s;
 	const LossRow *row = s->has_loss ? loss_find(s->loss.kind) : NULL;
 	LossPlace place;
 
-	if (!row || s->loss.output < 0 || s->loss.output >= p->outputs.n ||
-	    !loss_place(s->m, forward_program(s), &s->loss, &place))
+	if (!row || !loss_place(s->m, f, &s->loss, &place))
 		return; /* the loss pass reports faults */
-	PortInfo *info = &p->outputs.at[s->loss.output];
-	set_rows(info, place.rows);
-	info->class_axis = place.class_axis < 0 ? 0 : place.class_axis;
-	info->compared = row->class_targets ? (row->takes == LOSS_TAKES_LOG_PROBABILITIES
-	                                               ? COMPARED_LOG_PROBABILITIES
-	                                               : COMPARED_LOGITS)
-	                 : row->takes == LOSS_TAKES_LOGITS ? COMPARED_BINARY_LOGITS
-	                                                   : COMPARED_NUMBERS;
+	OutputRows *out = &rows[s->loss.output];
+	set_rows(out, place.rows);
+	out->class_axis = place.class_axis < 0 ? 0 : place.class_axis;
+	out->compared = row->class_targets ? (row->takes == LOSS_TAKES_LOG_PROBABILITIES
+	                                              ? COMPARED_LOG_PROBABILITIES
+	                                              : COMPARED_LOGITS)
+	                : row->takes == LOSS_TAKES_LOGITS ? COMPARED_BINARY_LOGITS
+	                                                  : COMPARED_NUMBERS;
+}
+
+/* Finds rows and classes of the outputs in each binding. The function that becomes the program of role forward is, with a loss,
+ * the inference form, if there is one (losses/loss.c). */
+static OutputRows *
+collect_rows(const Session *s, int n_outputs)
+{
+	int bindings = s->import->bindings.n;
+	OutputRows *all = NEW_ARRAY(s->arena, OutputRows, bindings * n_outputs + 1);
+
+	for_each_of_role(s->m, ROLE_FORWARD, f) {
+		Function *inference = function_beside(f, ROLE_INFERENCE);
+		Function *program = s->has_loss && inference && !s->o->forward_as_exported
+		                            ? inference
+		                            : f;
+		BatchAxes batch = batch_of(s->arena, program);
+		OutputRows *rows = all + f->binding * n_outputs;
+		for (int i = 0; i < n_outputs; i++)
+			set_rows(&rows[i], batch.rows ? batch.of[function_result(program, i)->id]
+			                              : batch_none);
+		mark_compared(s, program, rows);
+	}
+	return all;
 }
 
 /* Collects inputs and outputs. Call it before the passes change the graph, from which bounds are
@@ -141,8 +153,6 @@ collect_ports(Ports *p)
 
 	p->rows = im->rows;
 	find_mixing(p);
-	Function *computed = forward_program(s);
-	BatchAxes batch = batch_of(s->arena, computed);
 	p->training_form = training_form_text(s);
 	p->training_form = p->training_form ? p->training_form : "";
 	for (int i = 0; i < im->inputs.n; i++) {
@@ -160,11 +170,9 @@ collect_ports(Ports *p)
 		const ImportPort *out = &im->outputs.at[i];
 		PortInfo info = {.file_dtype = out->dtype,
 		                 .sample_axis = out->has_rows ? out->batch_axis : -1};
-		set_rows(&info,
-		         batch.rows ? batch.of[function_result(computed, i)->id] : batch_none);
 		vec_push(s->arena, &p->outputs, info);
 	}
-	mark_compared(p);
+	p->output_rows = collect_rows(s, p->outputs.n);
 }
 
 static DType
@@ -485,6 +493,7 @@ write_tables(Session *s, const Ports *ports, FormatWriter *w)
 	                                 .n_inputs = ports->inputs.n,
 	                                 .outputs = ports->outputs.at,
 	                                 .n_outputs = ports->outputs.n,
+	                                 .rows = ports->output_rows,
 	                                 .labels = ports->labels,
 	                                 .bindings = binding_infos(s),
 	                                 .n_bindings = s->import->bindings.n,

@@ -12,12 +12,14 @@ typedef struct {
 	int sample_axis;
 	bool bounded, has_ignore;
 	int64_t min, max, ignore;
-	/* outputs of the forward function: fields of PortRecord */
+} PortInfo;
+/* Rows and classes of an output of the forward program; fields of PortRecord. */
+typedef struct {
 	int row_axis, class_axis;
 	int64_t repeats;
 	bool mixes_rows;
 	Compared compared;
-} PortInfo;
+} OutputRows;
 typedef struct {
 	const char *text; /* "batch=8 seq=128" */
 	int64_t rows;     /* rows of a micro-batch */
@@ -28,6 +30,7 @@ typedef struct {
 	int n_inputs;
 	const PortInfo *outputs; /* by result of the forward function */
 	int n_outputs;
+	const OutputRows *rows; /* by binding, then by output: [n_bindings][n_outputs] */
 	PortInfo labels;
 	const BindingInfo *bindings;
 	int n_bindings;

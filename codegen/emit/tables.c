@@ -20,6 +20,12 @@ typedef struct {
 } TableWriter;
 
 /* ---- programs */
+/* The numbers of the program's first slot, argument and so on in the tables. */
+typedef struct {
+	uint32_t slot, argument, collective;
+	const StrRef *names;
+} First;
+
 /* What the caller knows about an input or a result, besides the program; NULL: nothing. */
 static const PortInfo *
 port_info(const Tables *t, const ProgramPort *port)
@@ -36,29 +42,33 @@ port_info(const Tables *t, const ProgramPort *port)
 }
 
 static void
-write_port(TableWriter *tw, const ProgramPort *port, uint32_t first_slot, const StrRef *names)
+write_rows(PortRecord *r, const OutputRows *rows)
+{
+	r->row_axis = (uint32_t)rows->row_axis;
+	r->repeats = (uint32_t)rows->repeats;
+	r->mixes_rows = rows->mixes_rows;
+	r->compared = rows->compared;
+	r->class_axis = (uint32_t)rows->class_axis;
+}
+
+static void
+write_port(TableWriter *tw, const Program *p, const ProgramPort *port, const First *first)
 {
 	const PortInfo *info = port_info(tw->t, port);
 	Type type = port->type;
-	PortRecord r = {.name = names[port->name],
+	PortRecord r = {.name = first->names[port->name],
 	                .kind = port->kind,
 	                .dtype = type->dtype,
 	                .rank = (uint32_t)type->rank,
 	                .first_dim = format_dims(tw->w, type->rank, type->dims),
-	                .slot = first_slot + port->slot,
+	                .slot = first->slot + port->slot,
 	                .file_dtype = info ? info->file_dtype : type->dtype,
 	                .sample_axis = port->kind == PORT_LABELS ? port->rows_axis
 	                               : info                    ? info->sample_axis
 	                                                         : -1};
 
-	if (info && port->kind == PORT_OUTPUT) {
-		r.row_axis = (uint32_t)info->row_axis;
-		r.repeats = (uint32_t)info->repeats;
-		r.mixes_rows = info->mixes_rows;
-		r.compared = info->compared;
-		r.class_axis = (uint32_t)info->class_axis;
-	}
-
+	if (info && port->kind == PORT_OUTPUT)
+		write_rows(&r, &tw->t->rows[p->binding * tw->t->n_outputs + port->number]);
 	if (info && info->bounded) {
 		r.bounded = info->has_ignore ? 2 : 1;
 		r.min = info->min;
@@ -78,12 +88,6 @@ write_names(TableWriter *tw, const Program *p)
 		names[i] = format_string(tw->w, p->names.at[i]);
 	return names;
 }
-
-/* The numbers of the program's first slot, argument and so on in the tables. */
-typedef struct {
-	uint32_t slot, argument, collective;
-	const StrRef *names;
-} First;
 
 static void
 write_slots(FormatWriter *w, const Program *p, const StrRef *names)
@@ -143,9 +147,9 @@ write_program(TableWriter *tw, const Program *p)
 
 	memcpy(r.bytes, p->bytes, sizeof(r.bytes));
 	for (int i = 0; i < p->inputs.n; i++)
-		write_port(tw, &p->inputs.at[i], first.slot, first.names);
+		write_port(tw, p, &p->inputs.at[i], &first);
 	for (int i = 0; i < p->outputs.n; i++)
-		write_port(tw, &p->outputs.at[i], first.slot, first.names);
+		write_port(tw, p, &p->outputs.at[i], &first);
 	write_slots(w, p, first.names);
 	write_instructions(w, p, &first);
 	vec_push(w->arena, &w->programs, r);

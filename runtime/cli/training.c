@@ -693,7 +693,7 @@ session_run(Session *s)
 	if (o->once && gradc_rank(s->run) == 0)
 		return gradc_once(s->run, &o->inputs, o->backward, o->output_dir);
 	if (is_evaluation(o))
-		tell_fault(s, session_evaluate(s));
+		RETURN_IF_ERROR(session_evaluate(s));
 	warn_untrained(s);
 	/* no exports: the run that continues this one will write them */
 	bool stopped = s->stop && o->run.save;

@@ -219,3 +219,15 @@ def test_the_same_as_once_eval_and_onnxruntime(run, of_trace, models, tmp_path, 
         np.save(tmp_path / f"{n}.npy", np.load(tmp_path / f"{n}.npy")[:batch])
     run(exe, "--once", *[a for n in fed for a in ("--input", f"{n}={n}.npy")], "--output-dir", "once")
     assert np.array_equal(reference.results(tmp_path / "once")[output], predicted[:batch])
+
+
+def test_each_binding_has_its_own_rows(run, tmp_path):
+    """Of a flat output with time first the row axis goes through the rows as many times as there are steps in time."""
+    nodes = [helper.make_node("Mul", ["x", "w"], ["a"]), helper.make_node("Transpose", ["a"], ["t"], perm=[1, 0, 2]), helper.make_node("Reshape", ["t", "flat"], ["y"])]
+    model_of(tmp_path / "m.onnx", nodes, {"x": ["batch", "time", 2]}, {"y": ["rows", 2]}, w=np.ones(2, np.float32), flat=np.array([-1, 2]))
+    run("compile", "m.onnx", "-o", "m", "--dim=batch=4", "--dim=time=3,5", "--train=w", "--loss=mse")
+    for time in (3, 5):
+        x = np.random.default_rng(time).standard_normal((7, time, 2)).astype(np.float32)
+        np.save(tmp_path / "x.npy", x)
+        predict(run, tmp_path / "m", "y.npy")
+        assert np.array_equal(np.load(tmp_path / "y.npy"), x)
