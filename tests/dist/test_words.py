@@ -38,6 +38,16 @@ def test_eval_gives_the_same_bits(openmpi, digits, ranks):  # noqa: F811
         assert evaluate(openmpi(ranks), *digits, "--data-parallel", mode) == alone
 
 
+def test_sums_of_numbers_have_the_same_bits(openmpi, gradc, models, tmp_path):  # noqa: F811
+    """They depend on the order in which rows are added."""
+    model = models / "mlp_diabetes"
+    call([gradc, "compile", model / "model.onnx", "-o", tmp_path / "train", "--batch=3", "--loss=mse"])
+    files = {"x": model / "x.npy", "labels": model / json.loads((model / "reference.json").read_text())["labels"]["file"]}
+    alone = evaluate([], tmp_path / "train", files)
+    assert set(alone["metrics"]) == {"loss", "r2", "mae", "rmse"}
+    assert evaluate(openmpi(3), tmp_path / "train", files) == alone
+
+
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_predict_gives_the_same_bytes(launch, digits, tmp_path, ranks):  # noqa: F811
     exe, files = digits
