@@ -12,12 +12,14 @@ class_names_read(Arena *arena, const char *path, int64_t classes, const char *co
 	int64_t n, found = 0;
 
 	*out = NULL;
-	RETURN_IF_ERROR(file_read_regular(arena, path, EXIT_DATA, MOST_BYTES, &bytes, &n));
+	RETURN_IF_ERROR(file_read_regular(arena, path, EXIT_SYSTEM, MOST_BYTES, &bytes, &n));
 	char *text = arena_strndup(arena, bytes, (size_t)n);
 	if (strlen(text) != (size_t)n)
 		return status_error(EXIT_DATA, "%s: a byte that is 0: not a text file", path);
 	if (!utf8_valid(text, (size_t)n))
 		return status_error(EXIT_DATA, "%s: is not UTF-8", path);
+	if (strncmp(text, "\xEF\xBB\xBF", 3) == 0) /* a byte order mark */
+		text += 3;
 	const char **names = NEW_ARRAY(arena, const char *, classes + 1);
 	for (char *line = text; *line; found++) {
 		size_t length = strcspn(line, "\n"), end = length;

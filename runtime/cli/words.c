@@ -5,7 +5,7 @@
 
 const Word words[] = {
 	{"eval",
-         "loss and metrics of the evaluation data: --eval-data, --eval-tokens or --eval-text",
+         "loss and metrics of --eval-data, --eval-tokens or --eval-text",
          FOR_EVAL, word_eval},
 	{"predict", "the model's outputs for all rows of --data, to --output", FOR_PREDICT,
          word_predict},

@@ -147,7 +147,7 @@ def test_rows_left_out_are_named(run, tmp_path):
 @pytest.mark.parametrize("arguments, exit, said", [
     (("--classes=two.txt",), 6, "two.txt: 2 names, but the model has 3 classes"),
     (("--classes=control.txt",), 6, "control.txt: line 2 has a control character"),
-    (("--classes=none.txt",), 6, "none.txt"),
+    (("--classes=none.txt",), 5, "none.txt"),
     (("--steps=3",), 2, "--steps=3: has no meaning for `eval`"),
     (("--output=x.npy",), 2, "--output=x.npy: has no meaning for `eval`"),
     (("--resume=auto",), 2, "--resume DIR takes the newest checkpoint of a folder"),
