@@ -111,9 +111,10 @@ machines_write(FormatWriter *w, const Options *o)
 		Text row = {0};
 
 		for (int k = 0; k < N_MATHS; k++)
-			text_printf(&row, "%s=%g ", names[k], m->chip->products[k].peak);
-		text_printf(&row, "reached=%g loops=%g memory=%g launch=%g",
-		            m->chip->products[MATH_16_BITS].reached, m->chip->loop_rate[MATH_F32],
+			text_printf(&row, "%s=%g %s.reached=%g ", names[k],
+			            m->chip->products[k].peak, names[k],
+			            m->chip->products[k].reached);
+		text_printf(&row, "loops=%g memory=%g launch=%g", m->chip->loop_rate[MATH_F32],
 		            m->memory_rate, m->launch);
 		format_info(w, arena_printf(w->arena, "machine.%s", m->device), "%s", row.at);
 		text_free(&row);

@@ -266,7 +266,7 @@ bool gradc_describe_parts(const Gradc *run, Text *out);
 int gradc_narrow_products(const Gradc *run, int *by_loops);
 /* Says whether the device has instructions for the model's precision, and what computes the products. */
 void gradc_describe_precision(const Gradc *run, Text *out);
-/* Says why this device runs, as "the executable has no code for GPUs". */
+/* Why this device was chosen, such as "the executable has no code for GPUs". */
 const char *gradc_why_device(const Gradc *run);
 /* FLOPs of a step on this rank: its micro-batches and the update. */
 int64_t gradc_step_flops(const Gradc *run);

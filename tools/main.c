@@ -63,6 +63,22 @@ run_help(int argc, char **argv, Arena *arena, Diag *diag)
 	return EXIT_OK;
 }
 
+/* `gradc -q compile ...` is `gradc compile -q ...`: moves such words behind the command. */
+static void
+move_behind_command(int argc, char **argv)
+{
+	int n = 1;
+
+	while (n < argc &&
+	       (is_word(argv[n], "-q", "--quiet") || is_word(argv[n], "-v", "--verbose")))
+		n++;
+	if (n == 1 || n == argc)
+		return;
+	char *command = argv[n];
+	memmove(argv + 2, argv + 1, sizeof(*argv) * (size_t)(n - 1));
+	argv[1] = command;
+}
+
 static int
 run(int argc, char **argv, Arena *arena, Diag *diag)
 {
@@ -75,6 +91,7 @@ run(int argc, char **argv, Arena *arena, Diag *diag)
 		usage_print(stderr);
 		return EXIT_USAGE;
 	}
+	move_behind_command(argc, argv);
 	const Command *command = command_find(argv[1]);
 	if (is_word(argv[1], "--help", "-h") || is_word(argv[1], "help", ""))
 		return run_help(argc, argv, arena, diag);
@@ -82,7 +99,11 @@ run(int argc, char **argv, Arena *arena, Diag *diag)
 		version_print();
 	else if (strcmp(argv[1], "__complete") == 0)
 		complete(argc - 2, argv + 2, arena);
-	else if (!command)
+	else if (!command && argv[1][0] == '-') {
+		diag_error(diag, EXIT_USAGE, "%s: a command is missing", argv[1]);
+		diag_hint(diag, "`gradc --help` lists the commands");
+		return EXIT_USAGE;
+	} else if (!command)
 		return refuse(diag, argv[1]);
 	else if (options_parse(&o, command, argc - 1, argv + 1, arena, diag, &code))
 		code = command->run(&o, arena, diag);

@@ -60,6 +60,9 @@ Status facts_file(const char *path, uint64_t *out); /* fingerprint of a file of 
 /* Fills in step, samples, fingerprints and settings. The caller fills in the tensors. */
 Status facts_collect(Gradc *run, Manifest *out);
 const GradcPair *facts_settings(Gradc *run, int *n); /* same as gradc_settings */
+/* EXIT_USAGE if the old run held rows out by another --split than this run. */
+Status facts_check_split(const Gradc *run, const char *path, const Manifest *old,
+                         const Manifest *now);
 /* Warns about each setting that differs between the two manifests, naming both values. */
 void facts_compare(Gradc *run, const char *path, const Manifest *old, const Manifest *now);
 

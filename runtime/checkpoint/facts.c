@@ -94,7 +94,7 @@ facts_file(const char *path, uint64_t *out)
 Status
 facts_data(const Dataset *d, uint64_t *out)
 {
-	uint64_t hash = (uint64_t)d->rows;
+	uint64_t hash = (uint64_t)(d->split ? d->split->rows : d->rows);
 
 	*out = 0;
 	for (int i = 0; i < d->n_sources; i++) {
@@ -326,6 +326,19 @@ is_compared(const char *name, const Manifest *old, const Manifest *now)
 	bool cuts = strcmp(name, "threads") == 0 || strcmp(name, "cpus") == 0;
 
 	return !cuts || (!is_free_of_threads(old) && !is_free_of_threads(now));
+}
+
+Status
+facts_check_split(const Gradc *run, const char *path, const Manifest *old, const Manifest *now)
+{
+	const char *before = setting(old, "split"), *after = setting(now, "split");
+
+	if (!before || strcmp(before, "null") == 0 || (after && strcmp(before, after) == 0))
+		return NULL;
+	return status_error(EXIT_USAGE,
+	                    "%s: its training held rows out with --split=%.*s: give the same "
+	                    "--split, or these rows are trained on",
+	                    path, (int)strcspn(before + 1, "\""), before + 1);
 }
 
 void

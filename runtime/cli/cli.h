@@ -27,7 +27,7 @@ typedef struct {
 	GradcPairs inputs;
 	const char *command; /* the command line, quoted for a shell */
 	/* the same without --resume; without --steps and --epochs, too */
-	const char *resuming, *going_on;
+	const char *resuming, *continue_command;
 	const char *program; /* path of the executable */
 	StringList configs;
 	PathUses paths;   /* files that the options name */
@@ -226,6 +226,7 @@ bool status_is_common(int exit_code);
 bool session_is_everybodys(const Session *s, const StatusInfo *status);
 
 /* ---- results.c: what is printed at the end */
+int64_t results_machine_bytes(void);  /* memory of the machine, or of this container */
 int64_t results_resident_bytes(void); /* largest resident memory of the process so far */
 /* ", 8 of 12 rows", if rows were left out of the evaluation */
 void results_add_left_out(Text *line, const GradcEval *e);

@@ -204,8 +204,8 @@ add_machine(json_t *line, const Gradc *run)
 	                    json_pack("{s:s, s:I, s:I, s:s, s:i, s:o, s:s}", "processor",
 	                              cpu_name(name), "cpus",
 	                              (json_int_t)sysconf(_SC_NPROCESSORS_ONLN), "memory_bytes",
-	                              (json_int_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE),
-	                              "device", device.at, "ranks", gradc_ranks(run), "peak_flops",
+	                              (json_int_t)results_machine_bytes(), "device", device.at,
+	                              "ranks", gradc_ranks(run), "peak_flops",
 	                              peak->flops > 0 ? json_real(peak->flops) : json_null(),
 	                              "peak_source", peak->source));
 	text_free(&device);

@@ -198,17 +198,18 @@ run_executable(CliOptions *o, Arena *arena, Diag *diag)
 	return o->run.save ? EXIT_PREEMPTED : 128 + s.stop;
 }
 
-/* Does the word name one of the options, alone or with its value? *value: the value is the next word. */
+/* Does the word name one of the options, perhaps by its beginning, alone or with its value? *value: the value is the next word. */
 static bool
 is_option(const char *word, const char *const names[], bool *value)
 {
-	for (int i = 0; names[i]; i++) {
-		size_t n = strlen(names[i]);
-		if (strncmp(word, names[i], n) == 0 && (word[n] == '\0' || word[n] == '=')) {
+	enum { LEAST = 5 }; /* shorter beginnings, such as --re, are not unique */
+	size_t n = strcspn(word, "=");
+
+	for (int i = 0; names[i] && n >= LEAST; i++)
+		if (n <= strlen(names[i]) && strncmp(word, names[i], n) == 0) {
 			*value = word[n] == '\0';
 			return true;
 		}
-	}
 	return false;
 }
 
@@ -297,7 +298,7 @@ main(int argc, char **argv)
 	const char *command = command_without(arena, argc, argv, (const char *[]){NULL});
 	const char *resuming = command_without(arena, argc, argv,
 	                                       (const char *[]){"--resume", NULL});
-	const char *going_on = command_without(
+	const char *continue_command = command_without(
 		arena, argc, argv, (const char *[]){"--resume", "--steps", "--epochs", NULL});
 	int code = EXIT_OK;
 
@@ -309,7 +310,7 @@ main(int argc, char **argv)
 	} else if (!answer(&options, arena, argv[0])) {
 		options.command = command;
 		options.resuming = resuming;
-		options.going_on = going_on;
+		options.continue_command = continue_command;
 		end_with_parent(options.parent);
 		options.program = own_path(arena, argv[0]);
 		catch_signals();

@@ -412,7 +412,7 @@ table_of_mode(Arena *arena, int argc, char **argv)
 
 /* What --quiet and --verbose change. */
 static bool
-settle_amount(CliOptions *o, Diag *diag)
+apply_verbosity(CliOptions *o, Diag *diag)
 {
 	if (o->quiet && o->verbose) {
 		diag_error(diag, EXIT_USAGE, "--quiet and --verbose: one of them");
@@ -473,7 +473,7 @@ options_parse(Arena *arena, Diag *diag, int argc, char **argv, CliOptions *out)
 	bool ok = options_read(&of_mode, out, argc - skipped, argv + skipped, &rest, arena, diag);
 	if (ok && (out->help || out->version || out->completion))
 		return true;
-	ok = settle_amount(out, diag) && ok;
+	ok = apply_verbosity(out, diag) && ok;
 	out->run.profile = out->report != NULL;
 	for (int i = 0; i < rest.n; i++) {
 		diag_error(diag, EXIT_USAGE, "unexpected argument `%s`", rest.at[i]);

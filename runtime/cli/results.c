@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ru_maxrss of getrusage would also count the process that started this program. */
 int64_t
@@ -19,6 +20,20 @@ results_resident_bytes(void)
 	if (file)
 		fclose(file);
 	return kilobytes * 1024;
+}
+
+int64_t
+results_machine_bytes(void)
+{
+	int64_t bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+	FILE *file = fopen("/sys/fs/cgroup/memory.max", "r");
+	long long limit = 0;
+
+	if (file && fscanf(file, "%lld", &limit) == 1 && limit > 0 && limit < bytes)
+		bytes = limit;
+	if (file)
+		fclose(file);
+	return bytes;
 }
 
 /* ", 8 of 12 rows (the model computes its own loss)" */
@@ -117,11 +132,11 @@ add_written(Text *out, const Session *s)
 
 /* The command that trains as many steps or epochs again. */
 static void
-add_going_on(Text *out, const Session *s)
+add_continue_command(Text *out, const Session *s)
 {
 	const GradcOptions *o = &s->o->run;
 
-	text_add_plain(out, s->o->going_on);
+	text_add_plain(out, s->o->continue_command);
 	if (o->steps >= 0)
 		text_printf(out, " --resume=auto --steps=%lld", (long long)(2 * o->steps));
 	else
@@ -146,8 +161,8 @@ results_print_end(Session *s)
 	if (written.n)
 		progress_line(&s->progress, "wrote %s\n", written.at);
 	if (o->run.save && o->run.steps != 0 && !stopped_early(s)) {
-		add_going_on(&command, s);
-		progress_line(&s->progress, "to train on: %s\n", command.at);
+		add_continue_command(&command, s);
+		progress_line(&s->progress, "to continue training: %s\n", command.at);
 	} else if (!o->run.save && !exports) {
 		progress_line(&s->progress,
 		              "the trained weights were not written: --export FILE.onnx writes the "

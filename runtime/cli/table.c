@@ -4,7 +4,6 @@
 
 #include <limits.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { MAX_ROWS = 40 };
 
@@ -188,7 +187,7 @@ machine_bytes(const Gradc *run)
 
 	if (gradc_gpu_memory(run, &taken, &total))
 		return total;
-	return (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+	return results_machine_bytes();
 }
 
 static void

@@ -587,8 +587,9 @@ static Status
 load_best(Session *s)
 {
 	const GradcBest *b = gradc_best(s->run);
+	bool asked = s->o->run.export_weights != NULL;
 
-	if (b->step < 0 && !s->o->run.export_weights) {
+	if (b->step < 0 && !asked) {
 		if (gradc_rank(s->run) == 0)
 			diag_warning(
 				s->diag,
@@ -596,7 +597,16 @@ load_best(Session *s)
 				b->metric);
 		return NULL;
 	}
-	RETURN_IF_ERROR(gradc_load_best(s->run));
+	Status status = gradc_load_best(s->run);
+	if (status && asked)
+		return status;
+	if (status) { /* better the last step than no export; the fault decides the exit code */
+		tell_fault(s, status);
+		if (gradc_rank(s->run) == 0)
+			tell(s, "exporting the last step, %lld, in place of the best one\n",
+			     (long long)gradc_steps_done(s->run));
+		return NULL;
+	}
 	if (gradc_rank(s->run) == 0 && b->step != gradc_steps_done(s->run))
 		tell(s, "exporting the best step, %lld (%s %.6g), of %lld\n", (long long)b->step,
 		     b->metric, b->value, (long long)gradc_steps_done(s->run));

@@ -4,9 +4,8 @@
 #include <string.h>
 
 const Word words[] = {
-	{"eval",
-         "loss and metrics of --eval-data, --eval-tokens or --eval-text",
-         FOR_EVAL, word_eval},
+	{"eval", "loss and metrics of --eval-data, --eval-tokens or --eval-text", FOR_EVAL,
+         word_eval},
 	{"predict", "the model's outputs for all rows of --data, to --output", FOR_PREDICT,
          word_predict},
 	{0},

@@ -2,7 +2,8 @@
  * their classes, so a resumed run and every rank hold out the same rows.
  *
  * Example: 10 rows with the classes 0 0 0 0 0 0 0 0 1 1 and X = 0.2 hold out two rows. Each class gives its share, rounded so
- * that the shares add up: here two rows of class 0 (1.6) and none of class 1 (0.4). No class gives its last row while another class has two left. */
+ * that the shares add up: here two rows of class 0 (1.6) and none of class 1 (0.4). A class keeps one row for training if another class can give
+ * a row instead. */
 #include "runtime/data/data.h"
 #include "runtime/data/sources.h"
 
@@ -55,7 +56,7 @@ by_number(const void *a, const void *b)
 
 /* Divides `held` rows among the classes by the largest remainder. */
 static void
-divide(Class *classes, int64_t n, int64_t rows, int64_t held)
+share_among_classes(Class *classes, int64_t n, int64_t rows, int64_t held)
 {
 	int64_t left = held;
 
@@ -113,7 +114,7 @@ split_choose(Arena *arena, const int64_t *labels, int64_t rows, double share, ui
 		classes[i].number = i;
 	for (int64_t i = 0; i < rows; i++)
 		classes[of[i]].rows++;
-	divide(classes, n_classes, rows, held);
+	share_among_classes(classes, n_classes, rows, held);
 	memset(is_held, 0, (size_t)rows);
 	const Order order = order_new(rows, true, seed, SPLIT_EPOCH);
 	for (int64_t i = 0; i < rows; i++) {
@@ -183,7 +184,7 @@ read_classes(Source *s, int64_t rows, Arena *arena, int64_t **out)
 }
 
 static void
-take_side(Dataset *d, const Split *s, bool held_out)
+use_rows(Dataset *d, const Split *s, bool held_out)
 {
 	d->split = s;
 	d->held_out = held_out;
@@ -210,8 +211,8 @@ split_datasets(Gradc *run, Dataset *train, Dataset *eval)
 		status = read_classes(classes, train->rows, scratch, &labels);
 	if (!status) {
 		const Split *s = split_choose(run->arena, labels, train->rows, share, seed);
-		take_side(train, s, false);
-		take_side(eval, s, true);
+		use_rows(train, s, false);
+		use_rows(eval, s, true);
 	}
 	arena_free(scratch);
 	return status;

@@ -79,14 +79,14 @@ libraries_peak(const Libraries *libraries, const LibraryCall *like)
 		PreparedCall *prepared = NULL;
 		if (!l->library)
 			continue;
-		Status none = l->ops->prepare(l->library, &c, 0, INT64_MAX, &prepared);
-		if (!none && prepared) {
+		Status fault = l->ops->prepare(l->library, &c, 0, INT64_MAX, &prepared);
+		if (!fault && prepared) {
 			Arena *arena = arena_new();
 			peak = library_flops(&c) / fastest_run(l->ops, prepared, &c, arena);
 			arena_free(arena);
 		}
 		l->ops->release(prepared);
-		status_free(none);
+		status_free(fault);
 	}
 	return peak;
 }

@@ -123,10 +123,12 @@ static void
 report_prefix(const Gradc *run, const WeightNames *names)
 {
 	if (*names->file_prefix)
-		diag_remark(run->diag, "--load: %d tensors of %s, names without \"%s\"",
+		diag_remark(run->diag,
+		            "--load: %d tensors of %s match after the prefix \"%s\" is removed",
 		            names->matched, names->file->path, names->file_prefix);
 	else if (*names->model_prefix)
-		diag_remark(run->diag, "--load: %d tensors of %s, names with \"%s\" before them",
+		diag_remark(run->diag,
+		            "--load: %d tensors of %s match after the prefix \"%s\" is added",
 		            names->matched, names->file->path, names->model_prefix);
 }
 

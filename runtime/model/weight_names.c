@@ -34,7 +34,7 @@ weight_match(Arena *arena, const WeightNames *names, const Format *f, int state)
 	WeightMatch match = {find(arena, names, name), false};
 
 	if (!match.tensor && *parameter && strcmp(parameter, name) != 0)
-		match = (WeightMatch){find(arena, names, parameter), s->transposed};
+		match = (WeightMatch){find(arena, names, parameter), s->transposed && s->rank == 2};
 	return match;
 }
 

@@ -78,7 +78,8 @@ struct Gradc {
 	int loss_sum, loss_count, metric_correct;
 	double loss, count; /* of the newest step with known results */
 	GradcBest best;
-	uint64_t eval_data; /* fingerprint of the rows that are evaluated; 0 before they are bound */
+	uint64_t
+		eval_data; /* fingerprint of the rows that are evaluated; 0 before they are bound */
 	GradcPeak peak;
 	const char *
 		resumed_from; /* path of the checkpoint with which the run began; NULL without a checkpoint */

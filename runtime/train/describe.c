@@ -91,7 +91,7 @@ gradc_describe_precision(const Gradc *run, Text *out)
 
 	text_add(out, precision ? precision : "f32");
 	if (n == 0) {
-		text_add(out, "; no product is large enough for a library");
+		text_add(out, "; no product goes to a library");
 		return;
 	}
 	add_native(out, run);

@@ -276,8 +276,11 @@ resume_best(Gradc *run)
 	if (run->best.step == run->step)
 		return NULL;
 	RETURN_IF_ERROR(open_best(run, &c));
+	run->torn = true; /* until all states are those of the best step */
 	RETURN_IF_ERROR(ranks_share(run, checkpoint_verify(&c, &sink)));
-	return ranks_share(run, weights_copy(run, true));
+	RETURN_IF_ERROR(ranks_share(run, weights_copy(run, true)));
+	run->torn = false;
+	return NULL;
 }
 
 /* Sets the run's step and place in the data to the checkpoint's, after the states are loaded. */
@@ -309,6 +312,7 @@ continue_from(Gradc *run, const Checkpoint *c, bool automatic)
 	finish_epoch(run);
 	trainer_count_steps(run);
 	RETURN_IF_ERROR(facts_collect(run, &now));
+	RETURN_IF_ERROR(facts_check_split(run, c->path, m, &now));
 	facts_compare(run, c->path, m, &now);
 	return NULL;
 }

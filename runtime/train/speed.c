@@ -106,8 +106,11 @@ rates_of(const Gradc *run)
 	int threads = x->ops->facts ? x->ops->facts(x->device).threads : 1;
 	double n = threads > 0 ? threads : 1;
 
-	if (row)
-		return (Rates){1e-9 * number_of(row, "reached") * run->peak.flops,
+	const LibraryCall *c = row ? largest_product(&run->format, gradc_target(run)) : NULL;
+	if (c && run->peak.flops > 0)
+		return (Rates){1e-9 * run->peak.flops *
+		                       number_of(row, arena_printf(run->arena, "%s.reached",
+		                                                   peak_name(&run->format, c))),
 		               1e-9 * number_of(row, "loops"), 1e-9 * number_of(row, "memory"),
 		               1e9 * number_of(row, "launch")};
 	double bytes = gradc_peak_bytes(run) < CACHED_BYTES ? CACHED_RATE : MEMORY_RATE;

@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 
+import numpy as np
 import pytest
 
 MPIRUN = ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "2"]
@@ -184,15 +185,50 @@ def test_the_newest_checkpoint_stays(run, compiled, data, tmp_path):
     assert checkpoints(tmp_path / "saved") == [20]
 
 
-def test_a_best_step_that_no_longer_counts(run, compiled, data, tmp_path):
+def test_a_best_step_that_no_longer_counts(run, compiled, data, models, tmp_path):
     """By another metric, of other rows, or without its checkpoint: the resumed run says so."""
     exe, options = compiled(), [*data, "--progress=off", "--eval-every=5", "--keep-best"]
-    run(exe, *options, "--split=0.2", "--steps=10", f"--save={tmp_path}/saved")
-    for more, why in ((["--split=0.2", "--metric=accuracy"], "it was the best by loss"), (["--split=0.2,3"], "other rows are evaluated now")):
+    rows = [f"--eval-data={name}={tmp_path}/{name}.npy" for name in ("input", "labels")]
+
+    def write_rows(n):
+        for name in "input", "labels":
+            np.save(tmp_path / f"{name}.npy", np.load(models / f"mlp_digits/{name}.npy")[:n])
+
+    write_rows(100)
+    run(exe, *options, *rows, "--steps=10", f"--save={tmp_path}/saved")
+    for more, n, why in (["--metric=accuracy"], 100, "it was the best by loss"), ([], 99, "other rows are evaluated now"):
         shutil.copytree(tmp_path / "saved", tmp_path / "copy")
-        said = run(exe, *options, *more, "--steps=15", f"--save={tmp_path}/copy", "--resume=auto").stderr
+        write_rows(n)
+        said = run(exe, *options, *rows, *more, "--steps=15", f"--save={tmp_path}/copy", "--resume=auto").stderr
         assert f"is forgotten: {why}" in said
         shutil.rmtree(tmp_path / "copy")
     # Another folder: the best step's checkpoint is found beside the resumed one.
-    said = run(exe, *options, "--split=0.2", "--steps=15", f"--save={tmp_path}/other", f"--resume={tmp_path}/saved", f"--export={tmp_path}/o.onnx")
-    assert "forgotten" not in said.stderr and "has no checkpoint" not in said.stderr
+    write_rows(100)
+    said = run(exe, *options, *rows, "--lr=10", "--steps=15", f"--save={tmp_path}/other", f"--resume={tmp_path}/saved", f"--export={tmp_path}/o.onnx").stderr
+    assert "forgotten" not in said and "has no checkpoint" not in said and "exporting the best step, 10 " in said
+    # Its checkpoint is damaged: the fault is told, and the last step is exported.
+    next((tmp_path / "saved").glob("step-*10/shard*")).write_bytes(b"x")
+    said = run(exe, *options, *rows, "--lr=10", "--steps=15", f"--save={tmp_path}/other", "--resume=auto", exit=None)
+    assert "has no checkpoint" in said.stderr
+    shutil.rmtree(tmp_path / "other")
+
+
+def test_a_damaged_best_checkpoint(run, compiled, data, tmp_path):
+    """The fault decides the exit code; the last step is exported all the same, unless the best was asked for."""
+    exe, options = compiled(), [*data, *TRAIN, "--keep-best", f"--save={tmp_path}/saved"]
+    said = run(exe, *options, f"--export={tmp_path}/best.onnx", "--json")
+    best = json.loads(said.stdout)["best"]["step"]
+    next((tmp_path / "saved").glob(f"step-*{best}/shard*")).write_bytes(b"x")
+    said = run(exe, *options, f"--export={tmp_path}/last.onnx", "--resume=auto", exit=7).stderr
+    assert "exporting the last step" in said and (tmp_path / "last.onnx").exists()
+    run(exe, *options, f"--export={tmp_path}/none.onnx", "--export-weights=best", "--resume=auto", exit=7)
+    assert not (tmp_path / "none.onnx").exists()
+
+
+def test_the_best_stays_without_keep_best(run, compiled, data, tmp_path):
+    """A resumed run that does not ask for the best step leaves its checkpoint alone."""
+    exe, options = compiled(), [*data, *TRAIN[:2], f"--save={tmp_path}/saved", "--progress=off"]
+    said = run(exe, *options, "--eval-every=5", "--steps=74", "--keep-best", "--json")
+    best = json.loads(said.stdout)["best"]["step"]
+    run(exe, *options, "--steps=80", "--resume=auto")
+    assert checkpoints(tmp_path / "saved") == sorted({best, 74, 80})

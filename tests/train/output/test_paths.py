@@ -169,7 +169,7 @@ def test_every_option_with_a_path_is_here(gradc, place):
     """A new option of that kind has to be among the pairs above."""
     tried = [word for words, _ in [*ONCE, *TRAINING, *MORE["compile"], *MORE["train"], *LOSSES] for word in words]
     tried += [word for words, _, _, writers in COMMANDS.values() for word in [*words, *writers]]
-    tried = {word.split("=")[0].removeprefix("--") for word in tried} | set(WRITES[True]) | set(WRITES[False]) | {"output", "log"}
+    tried = {word.split("=")[0].removeprefix("--") for word in tried} | set(WRITES[True]) | set(WRITES[False]) | {"output", "log", "classes"}
     asked = help_rows(place / "train")
     for command in [*COMMANDS, "cache", "ops", "passes"]:
         asked |= help_rows(gradc, command)

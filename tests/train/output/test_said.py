@@ -32,7 +32,7 @@ def test_before_the_first_step(run, digits, data):
     said = run(digits, *data, "--split=0.2", "--epochs=2", "--accumulate=3").stderr
     info = json.loads(run(digits, "--info", "--json").stdout)
     assert re.search(r"^device: .+, \d+ threads? \(.*\), .+ \(the executable has no code for GPUs\)$", said, re.M)
-    assert re.search(r"^precision: f32(, native|; no product)", said, re.M)
+    assert re.search(r"^precision: f32(, native|; no product goes)", said, re.M)
     sizes = [int(np.prod(s["shape"])) for s in info["states"] if s["kind"] == "parameter"]
     trained = [int(np.prod(s["shape"])) for s in info["states"] if s["kind"] == "parameter" and s["trainable"]]
     counts = re.search(r", ([0-9.]+k?) of ([0-9.]+k?) are trained$", said, re.M)
@@ -57,7 +57,7 @@ def test_after_the_last_step(run, digits, data, tmp_path):
     assert re.search(r"^peak memory: [0-9.]+ [KM]iB planned, [0-9.]+ [MG]iB of the process$", said.stderr, re.M)
     assert results["peak_bytes"] < results["rss_bytes"] < 1 << 30
     assert f"\nwrote step 20 in {tmp_path}/a folder, {tmp_path}/log, {tmp_path}/page.html\n" in said.stderr
-    command = shlex.split(re.search(r"^to train on: (.*)$", said.stderr, re.M)[1])
+    command = shlex.split(re.search(r"^to continue training: (.*)$", said.stderr, re.M)[1])
     again = subprocess.run(command, check=True, capture_output=True, text=True)
     assert json.loads(again.stdout)["steps"] == 40 and "step 20\n" in again.stderr
 

@@ -163,14 +163,14 @@ def test_files_with_a_prefix(train, tmp_path, prefix, kind):
         write(tmp_path / "other.safetensors", with_prefix)
     found, said = loaded(train, tmp_path, f"other.{kind}")
     same(found, by_module(tensors(2)))
-    assert f'--load: 3 tensors of other.{kind}, names without "{prefix}"' in said and "warning: other" not in said
+    assert f'--load: 3 tensors of other.{kind} match after the prefix "{prefix}" is removed' in said and "warning: other" not in said
 
 
 def test_models_with_a_prefix(train, tmp_path):
     write(tmp_path / "other.safetensors", {n.removeprefix("net."): a for n, a in by_module(tensors(2)).items()})
     found, said = loaded(train, tmp_path, "other.safetensors")
     same(found, by_module(tensors(2)))
-    assert 'names with "net." before them' in said
+    assert 'match after the prefix "net." is added' in said
 
 
 def test_a_prefix_of_some_names(train, tmp_path):
@@ -178,12 +178,12 @@ def test_a_prefix_of_some_names(train, tmp_path):
     weights = by_module(tensors(2))
     write(tmp_path / "other.safetensors", {"model." + n: a for n, a in list(weights.items())[:2]})
     said = loaded(train, tmp_path, "other.safetensors")[1]
-    assert 'names without "model."' in said and said.count("it keeps its initial value") == len(weights) - 2
+    assert 'after the prefix "model." is removed' in said and said.count("it keeps its initial value") == len(weights) - 2
     # Without a prefix as many tensors fit: no prefix is taken.
     names = list(weights)
     write(tmp_path / "other.safetensors", {"model." + names[0]: weights[names[0]], names[1]: weights[names[1]]})
     said = loaded(train, tmp_path, "other.safetensors")[1]
-    assert "names without" not in said and f'"model.{names[0]}" is not a parameter' in said
+    assert "after the prefix" not in said and f'"model.{names[0]}" is not a parameter' in said
 
 
 def test_two_prefixes_that_fit(train, tmp_path):
