@@ -259,7 +259,7 @@ gradc_fingerprints(Gradc *run)
 	status_free(facts_read_data(run));
 	if (!saver->model)
 		saver->model = facts_model(&run->format);
-	return (GradcFingerprints){saver->model, saver->data};
+	return (GradcFingerprints){saver->model, run->train ? saver->data : run->eval_data};
 }
 
 Status

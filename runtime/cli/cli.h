@@ -125,8 +125,8 @@ Status log_eval_before(Log *log, Gradc *run, const GradcEval *eval);
 Status log_step(Log *log, Gradc *run, const GradcStep *step, const StepEval *eval,
                 const GradcRunningRanges *ranges);
 /* Opens a file to add lines; existing lines stay. */
-Status log_append(const char *path, Log **out);
-Status log_eval(Log *log, int64_t step, const GradcEval *eval);
+Status log_append(const char *path, const char *command, Log **out);
+Status log_eval(Log *log, Gradc *run, const GradcEval *eval);
 Status log_close(Log *log);
 json_t *json_number(double value); /* null if not finite */
 void json_add_eval(json_t *line, const GradcEval *eval);

@@ -174,8 +174,8 @@ write_log(const Session *s, const GradcEval *e)
 
 	if (!s->o->log)
 		return NULL;
-	RETURN_IF_ERROR(log_append(s->o->log, &log));
-	Status status = log_eval(log, gradc_steps_done(s->run), e);
+	RETURN_IF_ERROR(log_append(s->o->log, s->o->command, &log));
+	Status status = log_eval(log, s->run, e);
 	return status_first(status, log_close(log));
 }
 

@@ -384,23 +384,24 @@ log_step(Log *log, Gradc *run, const GradcStep *s, const StepEval *eval,
 }
 
 Status
-log_append(const char *path, Log **out)
+log_append(const char *path, const char *command, Log **out)
 {
 	FileAppender *file;
 
 	RETURN_IF_ERROR(file_appender_open(path, true, &file));
 	*out = memory_get(sizeof(**out));
-	**out = (Log){.file = file};
+	**out = (Log){.file = file, .command = command};
 	return NULL;
 }
 
 Status
-log_eval(Log *log, int64_t step, const GradcEval *eval)
+log_eval(Log *log, Gradc *run, const GradcEval *eval)
 {
 	json_t *line = json_object();
 
-	json_object_set_new(line, "step", json_integer(step));
+	json_object_set_new(line, "step", json_integer(gradc_steps_done(run)));
 	json_add_eval(line, eval);
+	add_head(line, log, run);
 	return write_line(log, line);
 }
 

@@ -638,7 +638,8 @@ options_complete(Arena *arena, const GradcModel *model, int n, char **line)
 
 	for (int i = 0; !status && i < f.n[SECTION_PORTS]; i++) {
 		const char *name = format_text(&f, f.ports[i].name);
-		if (port_is_input(f.ports[i].kind) && !strmap_get(seen, name))
+		if (port_is_input(f.ports[i].kind) && f.ports[i].kind != PORT_WEIGHT &&
+		    !strmap_get(seen, name))
 			vec_push(arena, &names, name);
 		strmap_put(seen, name, &names);
 	}

@@ -8,6 +8,7 @@
 #include "runtime/train/train.h"
 
 #include <errno.h>
+#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -171,11 +172,35 @@ flush(Writer *p)
 	return status;
 }
 
+static bool
+has_nan(const GradcOutput *o, const void *data, int64_t row)
+{
+	for (int64_t i = row * o->elements; i < (row + 1) * o->elements; i++)
+		if (isnan(dtype_load_float(o->dtype, data, i)))
+			return true;
+	return false;
+}
+
+static void
+count_nan(Writer *p, int64_t rows, const void *const *outputs)
+{
+	for (int64_t r = 0; r < rows; r++) {
+		bool found = false;
+		for (int i = 0; i < p->n && !found; i++) {
+			const GradcOutput *o = &p->of.outputs[p->first + i];
+			found = dtype_is_float(o->dtype) && has_nan(o, outputs[i], r);
+		}
+		if (found && p->n_nan++ == 0)
+			p->first_nan = p->row + r;
+	}
+}
+
 static Status
 take_rows(void *context, int64_t rows, const void *const *outputs)
 {
 	Writer *p = context;
 
+	count_nan(p, rows, outputs);
 	for (int i = 0; i < p->n && p->format == &npy; i++)
 		RETURN_IF_ERROR(add_npy(p, i, rows, outputs[i]));
 	if (p->format != &npy)
@@ -226,6 +251,19 @@ close_files(Writer *p, Status status)
 	return status;
 }
 
+/* EXIT_NON_FINITE if results are NaN; the files have all rows all the same. */
+static Status
+check_nan(const Writer *p)
+{
+	if (p->n_nan == 0)
+		return NULL;
+	return status_error(
+		EXIT_NON_FINITE,
+		"predict: %lld of %lld rows have results that are NaN, the first is row "
+		"%lld: such a row has no class",
+		(long long)p->n_nan, (long long)p->row, (long long)p->first_nan);
+}
+
 /* ---- the word */
 static Status
 prepare(Session *s, Writer *p)
@@ -259,6 +297,8 @@ word_predict(Session *s)
 	bool ended = status && status->exit_code == EXIT_PREEMPTED;
 	if (first)
 		status = close_files(&p, status);
+	if (first && !status)
+		status = check_nan(&p);
 	if (!ended)
 		return status;
 	status_free(status);

@@ -16,7 +16,9 @@ typedef struct {
 	const char *const *names; /* of classes, or NULL */
 	int first, n;             /* outputs that are written: first, first + 1 ... */
 	int64_t row;              /* number of the next row */
-	double *scores;           /* probabilities of a target */
+	/* rows with a NaN among the written outputs: their number, and the first */
+	int64_t n_nan, first_nan;
+	double *scores; /* probabilities of a target */
 	/* Where rows go: files that appear when complete, one per written output, or a stream. */
 	FileWriter **files;
 	const char **paths;

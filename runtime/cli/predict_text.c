@@ -62,18 +62,30 @@ load_probabilities(Writer *p, const void *data, int64_t row, int64_t target)
 	}
 }
 
-/* The class with the highest probability; of a label among several in a row: 1 if its probability is above 1/2. */
+/* The class with the highest probability; of a label among several in a row: 1 if its probability is above 1/2. -1: a probability
+ * is NaN, so there is no class. */
 static int64_t
 predicted(const Writer *p)
 {
-	int64_t best = 0;
+	int64_t best = 0, n = p->task.is_multilabel ? 1 : p->task.classes;
 
-	if (p->task.is_multilabel)
-		return p->scores[0] > 0.5;
-	for (int64_t i = 1; i < p->task.classes; i++)
+	for (int64_t i = 0; i < n; i++) {
+		if (isnan(p->scores[i]))
+			return -1;
 		if (p->scores[i] > p->scores[best])
 			best = i;
-	return best;
+	}
+	return p->task.is_multilabel ? p->scores[0] > 0.5 : best;
+}
+
+/* The number of a class; `none` if there is no class. */
+static void
+add_class(Text *out, int64_t class, const char *none)
+{
+	if (class < 0)
+		text_add(out, none);
+	else
+		text_printf(out, "%" PRId64, class);
 }
 
 static void
@@ -125,10 +137,15 @@ add_one_class(Writer *p, const void *data, int64_t row)
 	Text *out = &p->text;
 
 	load_probabilities(p, data, row, 0);
-	text_printf(out, ",\"class\":%" PRId64, predicted(p));
+	int64_t class = predicted(p);
+	text_add(out, ",\"class\":");
+	add_class(out, class, "null");
 	if (p->names) {
 		text_add(out, ",\"name\":");
-		add_json_name(out, p->names[predicted(p)]);
+		if (class < 0)
+			text_add(out, "null");
+		else
+			add_json_name(out, p->names[class]);
 	}
 	text_add(out, ",\"probabilities\":[");
 	for (int64_t i = 0; i < p->task.classes; i++) {
@@ -151,12 +168,16 @@ add_many_classes(Writer *p, const void *data, int64_t row)
 		load_probabilities(p, data, row, i);
 		int64_t class = predicted(p);
 		text_add(out, i ? "," : "");
-		add_number(out, F32, p->scores[multi ? 0 : class], "null");
-		text_printf(&classes, "%s%" PRId64, i ? "," : "", class);
-		if (p->names && (!multi || class)) {
-			text_add(&names, names.n ? "," : "");
+		add_number(out, F32, class < 0 ? NAN : p->scores[multi ? 0 : class], "null");
+		text_add(&classes, i ? "," : "");
+		add_class(&classes, class, "null");
+		if (!p->names || (multi && class <= 0))
+			continue;
+		text_add(&names, names.n ? "," : "");
+		if (class < 0)
+			text_add(&names, "null");
+		else
 			add_json_name(&names, p->names[multi ? i : class]);
-		}
 	}
 	text_printf(out, "],\"class\":[%s]", classes.at);
 	if (p->names)
@@ -259,10 +280,12 @@ add_class_fields(Writer *p, const void *data, int64_t row)
 
 	if (has_one_class(p)) {
 		load_probabilities(p, data, row, 0);
-		text_printf(out, ",%" PRId64, predicted(p));
+		int64_t class = predicted(p);
+		text_add(out, ",");
+		add_class(out, class, "");
 		if (p->names) {
 			text_add(out, ",");
-			add_field(out, p->names[predicted(p)]);
+			add_field(out, class < 0 ? "" : p->names[class]);
 		}
 	}
 	for (int64_t i = 0; i < p->task.classes; i++) {

@@ -554,7 +554,8 @@ warn_untrained(const Session *s)
 			s->diag,
 			"the checkpoint is of step %lld, after --steps %lld: nothing was trained",
 			step, (long long)o->run.steps);
-	else if (!s->resumed.path && o->run.steps == 0 && (o->export || o->export_merged))
+	else if (!s->resumed.path && o->run.steps == 0 && !o->run.load &&
+	         (o->export || o->export_merged))
 		diag_warning(s->diag, "no step was trained: %s has the initial weights",
 		             o->export ? o->export : o->export_merged);
 }

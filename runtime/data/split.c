@@ -152,19 +152,33 @@ split_row(const Split *s, bool held_out, int64_t index)
 }
 
 /* ---- datasets */
-/* The labels, if each row has one class index in files; otherwise NULL. */
+/* The labels, if each row has one in files: a class index, or a number that may be 0 or 1; otherwise NULL. */
 static Source *
 class_source(Dataset *d)
 {
 	for (int i = 0; i < d->n_sources; i++) {
 		Source *s = &d->sources[i];
 		if (s->port->kind == PORT_LABELS && source_is_sampled(s) && s->elements == 1 &&
-		    s->shift == 0 && !dtype_is_float((DType)s->port->dtype))
+		    s->shift == 0)
 			return s;
 	}
 	return NULL;
 }
 
+/* The class of a label; false: the label is a number other than 0 and 1, so the labels are no classes. */
+static bool
+class_of(DType dtype, const char *labels, int64_t i, int64_t *out)
+{
+	if (!dtype_is_float(dtype)) {
+		*out = dtype_load_int(dtype, labels, i);
+		return true;
+	}
+	double label = dtype_load_float(dtype, labels, i);
+	*out = label == 1;
+	return label == 0 || label == 1;
+}
+
+/* *out: NULL if the labels are no classes. */
 static Status
 read_classes(Source *s, int64_t rows, Arena *arena, int64_t **out)
 {
@@ -177,7 +191,8 @@ read_classes(Source *s, int64_t rows, Arena *arena, int64_t **out)
 		n = rows - row < s->chunk ? rows - row : s->chunk;
 		RETURN_IF_ERROR(s->read(s, row, n, chunk));
 		for (int64_t i = 0; i < n; i++)
-			labels[row + i] = dtype_load_int(dtype, chunk, i);
+			if (!class_of(dtype, chunk, i, &labels[row + i]))
+				return NULL;
 	}
 	*out = labels;
 	return NULL;

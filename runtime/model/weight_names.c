@@ -35,6 +35,10 @@ weight_match(Arena *arena, const WeightNames *names, const Format *f, int state)
 
 	if (!match.tensor && *parameter && strcmp(parameter, name) != 0)
 		match = (WeightMatch){find(arena, names, parameter), s->transposed && s->rank == 2};
+	/* a tied parameter has the name of one reader and the path of the other: "lm_head.weight" and "transformer.wte" */
+	const char *path = format_text(f, s->path), *dot = strrchr(name, '.');
+	if (!match.tensor && *path && dot)
+		match.tensor = find(arena, names, arena_printf(arena, "%s%s", path, dot));
 	return match;
 }
 

@@ -3,7 +3,9 @@ import json
 import subprocess
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 
 MPIRUN = ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "2"]
@@ -90,3 +92,18 @@ def test_each_class_gives_its_share(run, exe, models, tmp_path):
     answer = next(c for c in range(10) if accuracies(np.full(200, c), "--split=0.5") == 1)
     labels = np.where(np.arange(200) % 10 == 0, answer, (answer + 1) % 10)
     assert [accuracies(labels, f"--split=0.2,{seed}") for seed in range(4)] == [0.1] * 4
+
+
+def test_labels_of_0_and_1_give_their_shares(run, tmp_path):
+    """Float labels of a binary loss are classes, too: of ten among 100 rows, two are held out by any seed."""
+    weight = numpy_helper.from_array(np.zeros((3, 1), np.float32), "w")
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["batch", k]) for n, k in (("x", 3), ("y", 1)))
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [x], [y], [weight])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    run("compile", "m.onnx", "-o", "train", "--batch=10", "--loss=bce_with_logits", "--train-mode=keep")
+    np.save(tmp_path / "x.npy", np.zeros((100, 3), np.float32))
+    np.save(tmp_path / "labels.npy", np.float32(np.arange(100) % 10 == 3)[:, None])
+    for seed in range(4):
+        said = run(tmp_path / "train", "--data=x=x.npy", "--data=labels=labels.npy", f"--split=0.2,{seed}", "--steps=1", "--lr=0", "--metric=accuracy", "--json", "--progress=off")
+        # all outputs are 0: the class 0 is predicted for all rows, and its share is the accuracy
+        assert json.loads(said.stdout)["eval_accuracy"] == pytest.approx(0.9)

@@ -231,3 +231,20 @@ def test_each_binding_has_its_own_rows(run, tmp_path):
         np.save(tmp_path / "x.npy", x)
         predict(run, tmp_path / "m", "y.npy")
         assert np.array_equal(np.load(tmp_path / "y.npy"), x)
+
+
+def test_results_that_are_nan(run, tmp_path):
+    """The files have all rows, without a class where a score is NaN; the exit code says that there are such rows."""
+    weight = numpy_helper.from_array(np.float32([[1, 0], [0, 1]]), "w")
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["batch", 2]) for n in "xy")
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Sqrt", ["h"], ["y"])], "g", [x], [y], [weight])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    run("compile", "m.onnx", "-o", "train", "--batch=2", "--loss=cross_entropy")
+    np.save(tmp_path / "x.npy", np.float32([[1, 4], [-1, 4], [9, 1]]))
+    for kind, rows in (("csv", ["row,class,p_0,p_1", "0,1,", "1,,nan,nan", "2,0,"]), ("jsonl", ['{"row":0,"class":1,', '{"row":1,"class":null,"probabilities":[null,null]}', '{"row":2,"class":0,'])):
+        said = run(tmp_path / "train", "predict", "--data=x=x.npy", f"--output=y.{kind}", exit=8).stderr
+        assert "1 of 3 rows have results that are NaN, the first is row 1" in said
+        lines = (tmp_path / f"y.{kind}").read_text().splitlines()
+        assert len(lines) == len(rows) and all(line.startswith(row) for line, row in zip(lines, rows))
+    run(tmp_path / "train", "predict", "--data=x=x.npy", "--output=y.npy", exit=8)
+    assert np.array_equal(np.isnan(np.load(tmp_path / "y.npy")).any(1), [False, True, False])
