@@ -42,7 +42,10 @@ def test_sums_of_numbers_have_the_same_bits(openmpi, gradc, models, tmp_path):  
     """They depend on the order in which rows are added."""
     model = models / "mlp_diabetes"
     call([gradc, "compile", model / "model.onnx", "-o", tmp_path / "train", "--batch=3", "--loss=mse"])
-    files = {"x": model / "x.npy", "labels": model / json.loads((model / "reference.json").read_text())["labels"]["file"]}
+    random = np.random.default_rng(3)
+    files = {"x": tmp_path / "x.npy", "labels": tmp_path / "labels.npy"}
+    np.save(files["x"], random.standard_normal((4000, 10), dtype=np.float32))
+    np.save(files["labels"], random.lognormal(0, 5, (4000, 1)).astype(np.float32))
     alone = evaluate([], tmp_path / "train", files)
     assert set(alone["metrics"]) == {"loss", "r2", "mae", "rmse"}
     assert evaluate(openmpi(3), tmp_path / "train", files) == alone
