@@ -701,8 +701,10 @@ session_run(Session *s)
 		return check_gradients(s->run, o);
 	if (o->once && !o->backward)
 		warn_training_form(s);
-	if (o->once && gradc_rank(s->run) == 0)
-		return gradc_once(s->run, &o->inputs, o->backward, o->output_dir);
+	if (o->once)
+		return gradc_rank(s->run) == 0
+		               ? gradc_once(s->run, &o->inputs, o->backward, o->output_dir)
+		               : NULL;
 	if (is_evaluation(o))
 		RETURN_IF_ERROR(session_evaluate(s));
 	warn_untrained(s);
