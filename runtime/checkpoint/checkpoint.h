@@ -170,7 +170,6 @@ struct Saver {
 	uint64_t model;    /* fingerprint of the model; 0 if not yet computed */
 	uint64_t data;     /* fingerprint of the training data */
 	bool has_data;
-	bool only_best;            /* the checkpoint being saved is only wanted as the best one */
 	SavedTensor *constants;    /* constants with checksums; NULL if not yet computed */
 	const GradcPair *settings; /* NULL: to be collected (anew) */
 	int n_constants, n_settings;
@@ -182,6 +181,11 @@ void saver_wait(Gradc *run);  /* waits for the writing thread and ignores its fa
 void saver_close(Gradc *run); /* waits for the writing thread */
 /* Hashes the constants, before saving and before resuming. All ranks call it together if ranks hold parts. */
 Status saver_constants(Gradc *run);
+/* What the caller knows of a checkpoint. */
+typedef struct {
+	double eval_loss; /* NaN if unknown */
+	bool only_best;   /* the checkpoint is only wanted as the best one */
+} SaveFacts;
 Status saver_save(Gradc *run, double eval_loss);
 Status saver_save_best(Gradc *run, double eval_loss); /* same as gradc_save_best */
 Status saver_check_names(Gradc *run, int64_t every);

@@ -52,7 +52,7 @@ void shards_collect(Arena *arena, const Format *f, const SavedLayout *layouts,
 /* ---- save.c: what is saved, and when */
 SaveJob *saver_job(Gradc *run); /* a new job for the present step */
 /* Fills in what the manifest says about the run and its folder; called on the rank that writes the manifest. */
-Status saver_describe(Gradc *run, SaveJob *job, double eval_loss);
+Status saver_describe(Gradc *run, SaveJob *job, const SaveFacts *facts);
 /* Warns about a checkpoint that could not be written. EXIT_CHECKPOINT if it is the third in a row. Frees `why`. */
 Status saver_count_failure(Gradc *run, int64_t step, Status why);
 /* Ends and frees the saver's job. Frees `why`. */

@@ -180,7 +180,7 @@ describe_own(Gradc *run, Manifest *out)
 }
 
 Status
-saver_describe(Gradc *run, SaveJob *job, double eval_loss)
+saver_describe(Gradc *run, SaveJob *job, const SaveFacts *facts)
 {
 	Saver *saver = run->saver;
 
@@ -189,8 +189,8 @@ saver_describe(Gradc *run, SaveJob *job, double eval_loss)
 	RETURN_IF_ERROR(saver_constants(run));
 	RETURN_IF_ERROR(facts_collect(run, &job->manifest));
 	job->manifest.serial = folder_next_serial(&saver->folder);
-	job->manifest.eval_loss = eval_loss;
-	job->manifest.only_best = saver->only_best;
+	job->manifest.eval_loss = facts->eval_loss;
+	job->manifest.only_best = facts->only_best;
 	job->manifest.constants = saver->constants;
 	job->manifest.n_constants = saver->n_constants;
 	return NULL;
@@ -267,11 +267,11 @@ saver_poll(Gradc *run, bool wait)
 
 /* Copies the states and gives the copy to the writer. */
 static Status
-start_alone(Gradc *run, double eval_loss)
+start_alone(Gradc *run, const SaveFacts *facts)
 {
 	Saver *saver = run->saver;
 	SaveJob *job = saver->job = saver_job(run);
-	Status status = saver_describe(run, job, eval_loss);
+	Status status = saver_describe(run, job, facts);
 
 	/* the writer may still be touching the snapshot */
 	checkpoint_writer_idle(saver->writer, true);
@@ -283,8 +283,8 @@ start_alone(Gradc *run, double eval_loss)
 	return NULL;
 }
 
-Status
-saver_save(Gradc *run, double eval_loss)
+static Status
+save(Gradc *run, const SaveFacts *facts)
 {
 	Saver *saver = run->saver;
 	double begin = seconds_now();
@@ -299,20 +299,22 @@ saver_save(Gradc *run, double eval_loss)
 	bool waited = saver->job && !checkpoint_writer_idle(saver->writer, false);
 	Status status = saver_poll(run, true);
 	if (!status)
-		status = saver->together ? together_start(run, eval_loss)
-		                         : start_alone(run, eval_loss);
+		status = saver->together ? together_start(run, facts) : start_alone(run, facts);
 	observe_span(run, waited ? "save (waited)" : "save", begin, -1);
 	saver->seconds += seconds_now() - begin;
 	return status;
 }
 
 Status
+saver_save(Gradc *run, double eval_loss)
+{
+	return save(run, &(SaveFacts){eval_loss, false});
+}
+
+Status
 saver_save_best(Gradc *run, double eval_loss)
 {
-	run->saver->only_best = true;
-	Status status = saver_save(run, eval_loss);
-	run->saver->only_best = false;
-	return status;
+	return save(run, &(SaveFacts){eval_loss, true});
 }
 
 static Status

@@ -80,9 +80,9 @@ share_name(Gradc *run, SaveJob *job, char name[PATH_MAX])
 }
 
 static Status
-describe(Gradc *run, SaveJob *job, double eval_loss, char name[PATH_MAX])
+describe(Gradc *run, SaveJob *job, const SaveFacts *facts, char name[PATH_MAX])
 {
-	RETURN_IF_ERROR(saver_describe(run, job, eval_loss));
+	RETURN_IF_ERROR(saver_describe(run, job, facts));
 	const char *path = folder_temporary(job->arena, job->folder);
 	if (strlen(path) >= PATH_MAX)
 		return status_error(EXIT_SYSTEM, "%s: the name is too long", path);
@@ -91,14 +91,14 @@ describe(Gradc *run, SaveJob *job, double eval_loss, char name[PATH_MAX])
 }
 
 Status
-together_start(Gradc *run, double eval_loss)
+together_start(Gradc *run, const SaveFacts *facts)
 {
 	Saver *saver = run->saver;
 	char name[PATH_MAX] = "";
 
 	RETURN_IF_ERROR(saver_constants(run));
 	SaveJob *job = saver->job = saver_job(run);
-	Status why = gradc_rank(run) == 0 ? describe(run, job, eval_loss, name) : NULL;
+	Status why = gradc_rank(run) == 0 ? describe(run, job, facts, name) : NULL;
 	Status status = share_name(run, job, name);
 
 	if (status) {

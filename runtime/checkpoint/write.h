@@ -55,7 +55,7 @@ void checkpoint_writer_close(CheckpointWriter *w);              /* w may be NULL
 Status checkpoint_write(SaveJob *job); /* runs the job's stage, such as SAVE_SHARDS */
 
 /* ---- together.c: saving by ranks that hold parts of states; all ranks call these */
-Status together_start(Gradc *run, double eval_loss);
+Status together_start(Gradc *run, const SaveFacts *facts);
 Status together_poll(Gradc *run, bool wait);
 
 #endif

@@ -174,7 +174,7 @@ static const OptionRow rows[] = {
 	 .set = set_pair, .repeats = true, .commands = ONCE, .paths = reads_named_files},
 	{"output-dir", "DIR", "with --once: where NAME.npy and names.json go", TAKES_STRING,
 	 CLI(output_dir), .commands = ONCE, .path = PATH_FOLDER},
-	{"export", "FILE.onnx|FILE.safetensors", "at the end: the trained model; or its weights alone, as the exported module called them", TAKES_STRING, CLI(export), .commands = TRAINING, .paths = writes_model},
+	{"export", "FILE.onnx|FILE.safetensors", "at the end: the trained model; or its weights alone, under the names of the exported module", TAKES_STRING, CLI(export), .commands = TRAINING, .paths = writes_model},
 	{"export-merged", "FILE.onnx|FILE.safetensors", "at the end: the model without adapters, with their products added to its weights", TAKES_STRING, CLI(export_merged), .commands = TRAINING, .paths = writes_model},
 	{"export-adapter", "DIR", "at the end: the adapters alone, as PEFT reads them", TAKES_STRING, CLI(export_adapter), .commands = TRAINING, .paths = writes_adapter},
 	{"export-weights", "best|last|ema", "what --export writes: the weights of the best step, of the last one, or their moving averages (best with --keep-best, otherwise last)", TAKES_CHOICE,
@@ -258,7 +258,7 @@ exports_models(const CliOptions *o)
 	bool any = false;
 
 	for (int i = 0; i < COUNT(paths); i++)
-		any |= paths[i] && !text_ends_with(paths[i], ".safetensors");
+		any |= paths[i] && !export_is_weights(paths[i]);
 	return any;
 }
 

@@ -18,7 +18,7 @@ writes_model(const OptionUse *u, PathUses *uses)
 	Arena *arena = u->arena;
 
 	option_add_path(u, uses, PATH_OUTPUT, u->value);
-	if (!text_ends_with(u->value, ".safetensors"))
+	if (!export_is_weights(u->value))
 		paths_add(arena, uses, PATH_OUTPUT,
 		          arena_printf(arena, "%s's data", option_title(u)),
 		          arena_printf(arena, "%s.data", path_target(arena, u->value)));
@@ -135,7 +135,7 @@ check_ending(const char *option, const char *path, Diag *diag)
 	const char *slash = path ? strrchr(path, '/') : NULL, *name = slash ? slash + 1 : path;
 
 	if (!path || !strrchr(name, '.') || text_ends_with(name, ".onnx") ||
-	    text_ends_with(name, ".safetensors"))
+	    export_is_weights(name))
 		return true;
 	diag_error(diag, EXIT_USAGE, "%s=%s: need FILE.onnx or FILE.safetensors", option, path);
 	diag_hint(diag, ".onnx is the model, .safetensors its weights by name");
@@ -148,7 +148,7 @@ check_adapters(const char *path, const GradcModel *model, Diag *diag)
 {
 	Format f;
 
-	if (!path || !text_ends_with(path, ".safetensors"))
+	if (!path || !export_is_weights(path))
 		return true;
 	Status status = format_read(model->blob, model->bytes, &f);
 	bool adapters = !status && f.n[SECTION_ADAPTERS] > 0;

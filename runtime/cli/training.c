@@ -2,6 +2,8 @@
  * itself does not need fails, such as the log, only that output ends; training continues, and the exit code tells the fault. */
 #include "runtime/cli/cli.h"
 
+#include "runtime/model/model.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -620,8 +622,7 @@ tell_export(const Session *s, const char *path, bool is_model)
 {
 	if (is_model && gradc_rank(s->run) == 0)
 		tell(s, "wrote %s (%s)\n", plain_text(s->arena, path),
-		     text_ends_with(path, ".safetensors") ? "weights alone"
-		                                          : gradc_export_form(s->run));
+		     export_is_weights(path) ? "weights alone" : gradc_export_form(s->run));
 }
 
 /* Writes all exports. If one export fails, the others are still written. */

@@ -532,8 +532,8 @@ export_weight(Gradc *run, Arena *arena, int state, bool merged, ExportedWeight *
 	return NULL;
 }
 
-static bool
-wants_weights(const char *path)
+bool
+export_is_weights(const char *path)
 {
 	return text_ends_with(path, ".safetensors");
 }
@@ -541,7 +541,7 @@ wants_weights(const char *path)
 Status
 export_trained(Gradc *run, const char *path)
 {
-	if (wants_weights(path))
+	if (export_is_weights(path))
 		return weights_export(run, path, false);
 	return export_model(run, path, EXPORTED_TRAINED);
 }
@@ -549,7 +549,7 @@ export_trained(Gradc *run, const char *path)
 Status
 export_merged(Gradc *run, const char *path)
 {
-	if (wants_weights(path))
+	if (export_is_weights(path))
 		return weights_export(run, path, true);
 	return export_model(run, path, EXPORTED_MERGED);
 }

@@ -21,6 +21,8 @@ Status weights_check(const GradcModel *model, const Format *f, const char *file,
 Status weights_load(Gradc *run, const char *path);
 
 /* ---- export.c */
+/* Does an export to this path write the weights alone, as safetensors? */
+bool export_is_weights(const char *path);
 Status export_trained(Gradc *run, const char *path);
 Status export_merged(Gradc *run, const char *path);
 /* Checks export_weights, export_form and export_preprocessing. */

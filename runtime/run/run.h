@@ -78,6 +78,9 @@ struct Gradc {
 	int loss_sum, loss_count, metric_correct;
 	double loss, count; /* of the newest step with known results */
 	GradcBest best;
+	/* of early stopping: evaluations in a row, and the least improvement; patience 0: off */
+	int64_t patience;
+	double min_delta;
 	uint64_t
 		eval_data; /* fingerprint of the rows that are evaluated; 0 before they are bound */
 	GradcPeak peak;

@@ -45,12 +45,8 @@ static void
 decide(Gradc *run)
 {
 	GradcBest *b = &run->best;
-	int64_t patience = 0;
-	double min_delta;
 
-	if (run->options.early_stop)
-		status_free(early_stop_parse(run->options.early_stop, &patience, &min_delta));
-	b->stops = patience > 0 && b->since >= patience;
+	b->stops = run->patience > 0 && b->since >= run->patience;
 }
 
 /* ---- judging */
@@ -71,6 +67,9 @@ Status
 best_open(Gradc *run)
 {
 	run->best = (GradcBest){.step = -1, .value = NAN, .mark = NAN};
+	if (run->options.early_stop)
+		RETURN_IF_ERROR(
+			early_stop_parse(run->options.early_stop, &run->patience, &run->min_delta));
 	return take_metric(run, run->options.metric ? run->options.metric : "loss");
 }
 
@@ -79,8 +78,6 @@ best_judge(Gradc *run, const GradcEval *eval, bool counts)
 {
 	GradcBest *b = &run->best;
 	double value = eval->metric.value;
-	int64_t patience;
-	double min_delta = 0;
 
 	b->improved = beats(b, value, b->value, 0);
 	if (b->improved) {
@@ -92,10 +89,8 @@ best_judge(Gradc *run, const GradcEval *eval, bool counts)
 		diag_warning(run->diag,
 		             "step %lld: the evaluation has no %s: its value is not a number",
 		             (long long)run->step, b->metric);
-	if (run->options.early_stop)
-		status_free(early_stop_parse(run->options.early_stop, &patience, &min_delta));
 	if (counts) {
-		bool better = beats(b, value, b->mark, min_delta);
+		bool better = beats(b, value, b->mark, run->min_delta);
 		b->mark = better ? value : b->mark;
 		b->since = better ? 0 : b->since + 1;
 	}

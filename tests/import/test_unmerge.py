@@ -110,6 +110,11 @@ def train(run, folder):
             {i.name: numpy_helper.to_array(i) for i in onnx.load(folder / "out.onnx").graph.initializer})
 
 
+def unrelated(notes):
+    """Without those about batch norms in inference form."""
+    return [note for note in notes if "in inference form" not in note]
+
+
 @pytest.mark.parametrize("make", LOST)
 def test_as_if_the_file_had_kept_it(run, tmp_path, make):
     np.save(tmp_path / "x.npy", floats(8, 3, 4))
@@ -119,12 +124,12 @@ def test_as_if_the_file_had_kept_it(run, tmp_path, make):
     (tmp_path / "log.jsonl").unlink()
     save(tmp_path / "model.onnx", make, False)
     rows, said = check(run)
-    assert {n for n in LOST[make] if "running" not in n} <= set(rows) and not said["notes"]
+    assert {n for n in LOST[make] if "running" not in n} <= set(rows) and not unrelated(said["notes"])
     got_losses, got = train(run, tmp_path)
     assert got_losses == losses and set(got) == set(want)
     assert all(np.array_equal(got[n], want[n]) for n in want)
     rows, said = check(run, "--no-repair=unmerge", "--no-repair=biases")
-    assert not set(LOST[make]) & set(rows) and (said["notes"] or make is own_statistics)
+    assert not set(LOST[make]) & set(rows) and (unrelated(said["notes"]) or make is own_statistics)
 
 
 def norm(own):
@@ -191,7 +196,7 @@ def test_names_that_the_graph_has_are_kept(run, tmp_path):
     write(tmp_path / "model.onnx", [(NORM, ["x", "n0.weight", "n0.bias"], "n1.weight", "n0"), (NORM, ["n1.weight", "n0.weight", "n0.bias"], "y", "n1")],
           {k: (v, ONE) for k, v in FRESH.items()}, [("PARAMETER", f"{m}.{n}") for m in ("n0", "n1") for n in ("weight", "bias")])
     rows, said = check(run)
-    assert {"n1.weight_1", "n1.bias"} <= set(rows) and not said["notes"]
+    assert {"n1.weight_1", "n1.bias"} <= set(rows) and not unrelated(said["notes"])
 
 
 @pytest.mark.parametrize("line, told", [("p_a: PARAMETER target='it's.weight'", ["it's.weight"]), ('p_a: PARAMETER target="it\'s.weight"', ["it's.weight"]),
