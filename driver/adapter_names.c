@@ -49,6 +49,16 @@ name_source(Session *s, const char *option, const State *state, const char *path
 		           option, state->name);
 		return false;
 	}
+	for (int i = 0; i < s->m->states.n; i++) {
+		const State *other = s->m->states.at[i];
+		if (other != state && other->kind == STATE_PARAMETER &&
+		    strcmp(other->name, path) == 0) {
+			diag_error(s->diag, EXIT_USAGE,
+			           "--adapter-name=%s: \"%s\" is the name of another parameter",
+			           option, path);
+			return false;
+		}
+	}
 	sources[state->id].parameter = path;
 	return true;
 }

@@ -186,6 +186,11 @@ def test_a_prefix_of_some_names(train, tmp_path):
     assert "after the prefix" not in said and f'"model.{names[0]}" is not a parameter' in said
 
 
+def test_a_name_of_another_parameter(run, models):
+    said = run("compile", models / "mlp_digits/model.onnx", "-o", "train", "--batch=32", "--adapter-name=0.weight=2.weight", exit=2).stderr
+    assert '"2.weight" is the name of another parameter' in said
+
+
 def test_two_prefixes_that_fit(train, tmp_path):
     weights = by_module(tensors(2))
     write(tmp_path / "other.safetensors", {p + n: a for p in ("ema.", "model.") for n, a in weights.items()})
