@@ -206,8 +206,8 @@ print_memory(FILE *out, const Gradc *run)
 	fprintf(out, " peak %s", bytes_text(text, (double)gradc_peak_bytes(run)));
 	if (on_gpu > 0)
 		fprintf(out, ", %s of it on the GPU", bytes_text(text, (double)on_gpu));
-	fprintf(out, ", of %s that the %s has\n", bytes_text(text, (double)machine_bytes(run)),
-	        on_gpu > 0 ? "GPU" : "machine");
+	fprintf(out, "; the %s has %s\n", on_gpu > 0 ? "GPU" : "machine",
+	        bytes_text(text, (double)machine_bytes(run)));
 }
 
 /* "a step: 3.2M FLOPs, 1.2 MiB of memory traffic, some 0.05 ms (predicted)" */

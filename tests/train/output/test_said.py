@@ -37,7 +37,7 @@ def test_before_the_first_step(run, digits, data):
     trained = [int(np.prod(s["shape"])) for s in info["states"] if s["kind"] == "parameter" and s["trainable"]]
     counts = re.search(r", ([0-9.]+k?) of ([0-9.]+k?) are trained$", said, re.M)
     assert [float(x.replace("k", "e3")) for x in counts.groups()] == pytest.approx([sum(trained), sum(sizes)], rel=0.01)
-    of = re.search(r"^memory: .* peak ([0-9.]+) ([KM])iB, of ([0-9.]+) (G)iB that the machine has$", said, re.M)
+    of = re.search(r"^memory: .* peak ([0-9.]+) ([KM])iB; the machine has ([0-9.]+) (G)iB$", said, re.M)
     assert bytes_of(of[3], of[4]) == pytest.approx(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE"), rel=0.01)
     programs = {p["role"]: p["flops"] for p in info["programs"]}
     flops = 3 * programs["accumulate"] + programs["update"]
