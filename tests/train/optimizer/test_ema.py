@@ -88,7 +88,7 @@ def test_it_needs_an_average(run, tmp_path):
     run("compile", "model.onnx", "-o", "plain", "--batch=8", "--loss=mse")
     said = run(tmp_path / "plain", *r.data, "--steps=1", "--export=o.onnx", "--export-weights=ema", exit=2).stderr
     assert "--ema=" in said and not (tmp_path / "o.onnx").exists()
-    assert "needs --export" in run(tmp_path / "plain", *r.data, "--steps=1", "--export-weights=trained", exit=2).stderr
+    assert "needs --export" in run(tmp_path / "plain", *r.data, "--steps=1", "--export-weights=last", exit=2).stderr
 
 
 def test_a_step_that_changes_nothing_leaves_it(run, tmp_path):
