@@ -96,7 +96,9 @@ def test_differences(run, tmp_path, family, key):
     said = run("grad", "model.onnx", "--loss=output:total", "--precision=f64", "--engine=interp", *words, "--freeze=*",
                *(f"--train={name}" for name in wanted), "--check-gradients=6").stdout
     rows = re.findall(r"^  (\S+) +(\S+) +at \S+ +gradient (\S+) +difference (\S+)$", said, re.M)
-    assert {row[0] for row in rows} == set(wanted)
+    # long names are cut, and keep their ends
+    cut = {tuple(row[0].split("…")) for row in rows}
+    assert len(rows) == len(wanted) == sum(any(name.startswith(c[0]) and name.endswith(c[-1]) for c in cut) for name in wanted)
     # The total is a sum of some hundred: its differences have an error of 1e-10 by rounding alone.
     off = [name for name, error, gradient, slope in rows if not float(error) <= 1e-6 and not abs(float(gradient) - float(slope)) <= 1e-9]
     assert not off, said
