@@ -89,8 +89,8 @@ apply_to(Session *s, const char *option, const State *state, const char *path,
 	return false;
 }
 
-/* The name that GLOB=PATH gives to the parameter, by its name or its path; NULL: the glob does not match, or training leaves the
- * parameter as it is. */
+/* The name that GLOB=PATH gives to the parameter, by its name or its path; NULL: the glob does not match, or training changes
+ * neither the parameter nor an adapter of the parameter. */
 static const char *
 path_by_glob(Session *s, const State *state, const char *glob, const char *path)
 {

@@ -276,7 +276,7 @@ double gradc_predict_step(const Gradc *run);
 /* The most FLOP/s of the device, in the types of the model's largest product. */
 typedef struct {
 	double flops;       /* 0: unknown */
-	const char *source; /* where the number comes from, or why there is none */
+	const char *source; /* where the number comes from, or why the peak is unknown */
 } GradcPeak;
 /* After gradc_bind_data. On a CPU the peak is measured when the data are bound, if the training has 1e12 FLOPs or more. */
 const GradcPeak *gradc_peak(const Gradc *run);
@@ -364,8 +364,8 @@ typedef struct {
 	bool improved; /* the evaluation that was judged last is the best one */
 	bool stops;    /* options.early_stop ends the training here */
 } GradcBest;
-/* Judges an evaluation of the present step by options.metric. counts: the evaluation is one of those that early stopping
- * counts; these must not depend on where a run was interrupted. All ranks must pass the same evaluation. */
+/* Judges an evaluation of the present step by options.metric. counts: early stopping counts this evaluation; which
+ * evaluations count must not depend on where a run was interrupted. All ranks must pass the same evaluation. */
 void gradc_judge(Gradc *run, const GradcEval *eval, bool counts);
 const GradcBest *gradc_best(const Gradc *run);
 /* Loads the states of the best step from its checkpoint in options.save, or beside the resumed one. The place in the data does

@@ -55,7 +55,7 @@ take(StrMap *taken, const char *name)
 	return true;
 }
 
-/* A free name as long as `name`; NULL: there is none that differs in its last bytes only. */
+/* A free name as long as `name`, which differs in one or two of the last bytes; NULL: all such names are taken. */
 static const char *
 name_of_length(Arena *arena, StrMap *taken, const char *name)
 {
@@ -245,7 +245,7 @@ preprocess_put_name(Export *e, const void *bytes)
 	return false;
 }
 
-/* The set of preprocessings with one of these scales and one of these means, both given as sets of
+/* The set of preprocessings whose scale is in the set `scales` and whose mean is in the set `means`; all sets are
  * bits. */
 static uint32_t
 choices(unsigned scales, unsigned means)

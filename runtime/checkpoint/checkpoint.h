@@ -100,7 +100,7 @@ Status folder_add(CheckpointFolder *folder, const char *temporary, CheckpointEnt
 /* Keeps this run's newest `keep` checkpoints (0: all) and the one of step `best`. Removes others that were saved only because
  * they were the best, but never the newest. best -1: no checkpoint is kept or removed for being the best. */
 void folder_rotate(CheckpointFolder *folder, uint64_t run, int64_t keep, int64_t best);
-/* The run's checkpoint of that step; NULL if there is none. */
+/* The run's checkpoint of that step; NULL without such a checkpoint. */
 const CheckpointEntry *folder_find(const CheckpointFolder *folder, uint64_t run, int64_t step);
 /* A name for a temporary folder that was never used before: another rank may still be removing the previous temporary
  * folder. */

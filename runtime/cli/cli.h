@@ -70,6 +70,8 @@ typedef struct {
 	int64_t elements, bytes[N_STATE_PARTS];
 } StateBytes;
 StateBytes state_bytes(const Format *f);
+int64_t parameter_elements(
+	const Format *f); /* elements of all parameters, the frozen parameters included */
 /* one line; no line if no parameter is trained */
 void state_bytes_print(FILE *out, const Format *f);
 json_t *state_bytes_json(const Format *f); /* bytes per parameter of each part, and their `total` */

@@ -121,7 +121,7 @@ print_product(FILE *out, const json_t *call)
 	text_free(&how);
 }
 
-/* The peak that "mfu" in the log refers to, or why there is none. */
+/* The peak that "mfu" in the log refers to, or why the peak is unknown. */
 static void
 print_peak(const json_t *root)
 {

@@ -228,19 +228,6 @@ info_json(const Format *f)
 	return info;
 }
 
-static int64_t
-count_parameters(const Format *f)
-{
-	int64_t n = 0;
-
-	for (int i = 0; i < f->n[SECTION_STATES]; i++) {
-		FormatType t = format_weight_type(f, i);
-		if (f->states[i].kind == STATE_PARAMETER)
-			n += format_elements(f, t.first_dim, t.rank);
-	}
-	return n;
-}
-
 static int
 compare(const void *a, const void *b)
 {
@@ -286,7 +273,7 @@ add_facts(json_t *root, const Report *r, const Gradc *run)
 	json_object_set_new(root, "rows_per_s", json_real(rate));
 	json_object_set_new(root, "tokens_per_s",
 	                    tokens ? json_real(rate * (double)tokens) : json_null());
-	json_object_set_new(root, "parameters", json_integer(count_parameters(f)));
+	json_object_set_new(root, "parameters", json_integer(parameter_elements(f)));
 	json_object_set_new(root, "peak_bytes", json_integer(gradc_peak_bytes(run)));
 	json_object_set_new(root, "rss_bytes", json_integer(results_resident_bytes()));
 	json_object_set_new(root, "stride", json_integer(r->stride));

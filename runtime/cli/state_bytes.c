@@ -56,9 +56,8 @@ sum(const StateBytes *b)
 	return total;
 }
 
-/* Elements of all parameters, the frozen ones included. */
-static int64_t
-all_elements(const Format *f)
+int64_t
+parameter_elements(const Format *f)
 {
 	int64_t n = 0;
 
@@ -84,7 +83,7 @@ state_bytes_print(FILE *out, const Format *f)
 			fprintf(out, "%s%s %.2f", n++ ? ", " : " (", parts[k].name,
 			        each(&b, b.bytes[k]));
 	fprintf(out, "), %s of ", count_text(text, (double)b.elements));
-	fprintf(out, "%s are trained\n", count_text(text, (double)all_elements(f)));
+	fprintf(out, "%s are trained\n", count_text(text, (double)parameter_elements(f)));
 }
 
 json_t *

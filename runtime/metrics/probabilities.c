@@ -16,18 +16,35 @@ scores_load(double *to, const Scores *from, int64_t first)
 		to[c] = dtype_load_float(from->dtype, from->at, first + c * from->stride);
 }
 
-/* exp(x - m) / sum, with the largest score m */
-static void
-softmax(double *x, int64_t n)
+/* Subtracts the largest score from all scores; so equal differences stay equal. Returns the sum of their exp. */
+static double
+subtract_largest(double *x, int64_t n)
 {
 	double most = -INFINITY, sum = 0;
 
 	for (int64_t i = 0; i < n; i++)
 		most = fmax(most, x[i]);
 	for (int64_t i = 0; i < n; i++)
-		sum += x[i] = exp(x[i] - most);
+		sum += exp(x[i] -= most);
+	return sum;
+}
+
+static void
+softmax(double *x, int64_t n)
+{
+	double sum = subtract_largest(x, n);
+
 	for (int64_t i = 0; i < n; i++)
-		x[i] /= sum;
+		x[i] = exp(x[i]) / sum;
+}
+
+static void
+log_softmax(double *x, int64_t n)
+{
+	double sum = subtract_largest(x, n);
+
+	for (int64_t i = 0; i < n; i++)
+		x[i] -= log(sum);
 }
 
 /* 1 / (1 + exp(-x)), without overflow */
@@ -48,20 +65,6 @@ scores_to_probabilities(double *x, int64_t n, const MetricTask *t)
 	}
 	for (int64_t i = 0; i < n; i++)
 		x[i] = t->kind == TARGETS_BINARY ? logistic(x[i]) : exp(x[i]);
-}
-
-/* (x - m) - log(sum of exp(x - m)), with the largest score m: equal differences give equal numbers */
-static void
-log_softmax(double *x, int64_t n)
-{
-	double most = -INFINITY, sum = 0;
-
-	for (int64_t i = 0; i < n; i++)
-		most = fmax(most, x[i]);
-	for (int64_t i = 0; i < n; i++)
-		sum += exp(x[i] -= most);
-	for (int64_t i = 0; i < n; i++)
-		x[i] -= log(sum);
 }
 
 void

@@ -17,8 +17,8 @@ int export_state(const Gradc *run, int state);
 void export_warn(const Gradc *run, const char *option, const StateRecord *s, DType dtype,
                  const void *data, int64_t n);
 
-/* The numbers of a weight as it is exported: of a 4-bit weight the numbers of its codes, with averages if the options ask for
- * them. merged: the product of its adapter is added. In the arena. */
+/* The numbers that an export has for a weight: of a 4-bit weight the numbers of its codes; averages if the options ask for
+ * averages. merged: the product of the weight's adapter is added. In the arena. */
 typedef struct {
 	const int64_t *dims; /* in the order of the ONNX file */
 	DType dtype;
