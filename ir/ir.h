@@ -20,6 +20,7 @@ typedef struct State State;
 typedef struct Kernel Kernel;   /* ir/loop/loop.h */
 typedef struct Program Program; /* ir/programs/programs.h */
 typedef struct OpRow OpRow;
+typedef struct GroupRow GroupRow; /* ir/groups/groups.h */
 
 /* ---- type.c: a type is a dtype and a shape. Types are interned: two types are equal when their
  * pointers are equal. */
@@ -355,13 +356,16 @@ typedef struct {
 	const char *product, *table;
 } AdapterModules;
 
-/* FUNCTION_FUSED: the function will become a kernel. */
-typedef enum { FUNCTION_PLAIN, FUNCTION_FUSED } FunctionKind;
+/* FUNCTION_GROUP: the body of a group (ir/groups/groups.h): a call of the function stays a call until `fuse`.
+ * FUNCTION_FUSED: the function will become a kernel. */
+typedef enum { FUNCTION_PLAIN, FUNCTION_GROUP, FUNCTION_FUSED } FunctionKind;
 struct Function {
 	Module *module;
 	Arena *arena; /* has nodes and values; program_new makes one, other functions have the module's */
 	const char *name; /* for people and `call`; code never reads a meaning from it */
 	FunctionKind kind;
+	/* the group of which the function is the body or the kernel; NULL: no group */
+	const GroupRow *group;
 	Role role;
 	/* Of functions with a role: role, binding, stage, mode and target together identify one function. */
 	int binding; /* number of the binding (the sizes chosen for the open dimensions) */
@@ -592,6 +596,11 @@ bool value_splat(const Value *v, double *out);
 #define for_each_use(v, u) \
 	for (Use *u = (v)->uses, *u##_next; u && (u##_next = u->next, true); u = u##_next)
 
+/* ---- inline.c: puts the nodes of the called function in place of the call. The nodes get the
+ * call's phase, and a location inlined(call, node). */
+void call_inline(Node *call);
+
+/* ---- module.c */
 /* Copies all nodes of `from` except its return into `to`, before the node `before`. map[id] is
  * the value in `to` for the value with that id in `from`: the caller sets the entries of
  * parameters, this function sets all others. A state's value in `from` becomes the same state's

@@ -747,6 +747,7 @@ function_clone(const Function *from, const char *name)
 	Builder b = {.m = from->module, .f = to};
 
 	to->kind = from->kind;
+	to->group = from->group;
 	to->surrogate = from->surrogate;
 	to->line = from->line;
 	for (int i = 0; i < from->result_names.n; i++)

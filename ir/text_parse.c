@@ -1,6 +1,7 @@
 /* Reads a module from its text form (.gir) in two passes: first the signatures of functions,
  * states and kernels, so that a body may name functions that stand below it; then the bodies.
  * Types are taken as written; the verifier later compares them with inferred types. */
+#include "ir/groups/groups.h"
 #include "ir/text.h"
 
 #include <stdlib.h>
@@ -411,9 +412,26 @@ skip_body(Reader *r)
 	read_expect(r, '}');
 }
 
+/* The name of a group, between the kind of a function and its name. */
+static const GroupRow *
+read_group(Reader *r)
+{
+	const char *word;
+
+	read_space(r);
+	if (*r->at == '@')
+		return NULL;
+	word = read_name(r);
+	const GroupRow *row = word ? group_find(word) : NULL;
+	if (!row)
+		read_fault(r, "unknown group `%s`", word ? word : "");
+	return row;
+}
+
 static void
 read_function(Reader *r, FunctionKind kind, References *references, Bodies *bodies)
 {
+	const GroupRow *group = kind == FUNCTION_PLAIN ? NULL : read_group(r);
 	const char *name = read_symbol(r, '@');
 
 	if (!name || module_function(r->m, name)) {
@@ -425,7 +443,10 @@ read_function(Reader *r, FunctionKind kind, References *references, Bodies *bodi
 	Function *f = function_new(r->m, name);
 	int faults = r->faults;
 	f->kind = kind;
+	f->group = group;
 	f->line = r->line;
+	if (kind == FUNCTION_GROUP && !group)
+		read_fault(r, "a group needs its name before @%s", name);
 	if (read_expect(r, '('))
 		read_params(r, f);
 	if (read_char(r, '-'))
@@ -651,6 +672,8 @@ read_item(Reader *r, References *references, Bodies *bodies)
 		read_function(r, FUNCTION_PLAIN, references, bodies);
 	else if (read_word(r, "fused"))
 		read_function(r, FUNCTION_FUSED, references, bodies);
+	else if (read_word(r, "group"))
+		read_function(r, FUNCTION_GROUP, references, bodies);
 	else if (read_word(r, "kernel"))
 		read_kernel(r);
 	else if (read_word(r, "program"))

@@ -2,6 +2,7 @@
  * appearance. docs/ir.md has the grammar; text_parse.c reads the text back. */
 #include "ir/ir.h"
 #include "ir/programs/programs.h"
+#include "ir/groups/groups.h"
 #include "ir/text.h"
 
 #include <ctype.h>
@@ -337,12 +338,16 @@ print_role(Text *out, const Function *f)
 		text_printf(out, " mode %s", mode_names[f->mode]);
 }
 
+static const char *const function_kind_words[] = {"func", "group", "fused"};
+
 static void
 print_signature(Printer *p, const Function *f)
 {
 	const Node *ret = function_return(f);
 
-	text_printf(p->out, "  %s ", f->kind == FUNCTION_FUSED ? "fused" : "func");
+	text_printf(p->out, "  %s ", function_kind_words[f->kind]);
+	if (f->group)
+		text_printf(p->out, "%s ", f->group->name);
 	symbol_print(p->out, '@', f->name);
 	text_add(p->out, "(");
 	for (int i = 0; i < f->params.n; i++) {

@@ -3,28 +3,6 @@
  * linear in the resulting nodes. */
 #include "passes/pass.h"
 
-static void
-inline_call(Pass *p, Function *f, Node *call)
-{
-	const Function *callee = ((CallAttr *)call->attr)->callee;
-	Value **map = NEW_ARRAY(p->scratch, Value *, callee->next_value_id);
-	Node *ret = function_return(callee);
-
-	for (int i = 0; i < callee->params.n; i++)
-		map[callee->params.at[i]->id] = node_operand(call, i);
-	Node *before = call->prev;
-	function_clone_body(callee, f, call, map);
-	for (Node *n = before ? before->next : f->first; n != call; n = n->next) {
-		n->loc = loc_inline(f->module, call->loc, n->loc);
-		n->phase = call->phase ? call->phase : n->phase;
-		n->when = call->when ? call->when : n->when;
-	}
-	for (int i = 0; i < call->n_results; i++)
-		value_replace_uses(node_result(call, i), map[node_operand(ret, i)->id]);
-	node_erase(call);
-	p->changed = true;
-}
-
 static bool
 should_inline(const Pass *p, const Node *n)
 {
@@ -46,8 +24,8 @@ run_inline(Pass *p, Module *m)
 		for_each_function(m, f)
 			for_each_node(f, n)
 				if (should_inline(p, n)) {
-					inline_call(p, f, n);
-					again = true;
+					call_inline(n);
+					again = p->changed = true;
 				}
 	}
 	return true;

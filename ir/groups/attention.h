@@ -1,0 +1,51 @@
+/* Private to groups: an attention in a graph, and the functions that are made of it.
+ *
+ *	scores  = q k                over the width of heads; axes: batch, queries, keys
+ *	logits  = f(scores)          scale, masks, bias, softcap ...: elementwise
+ *	p       = softmax(logits)    over keys
+ *	weights = g(p)               dropout, guards against NaN, casts: elementwise
+ *	o       = weights v          over keys */
+#ifndef GRADC_IR_GROUPS_ATTENTION_H
+#define GRADC_IR_GROUPS_ATTENTION_H
+
+#include "ir/groups/groups.h"
+#include "ir/groups/labels.h"
+
+/* Labels of axes: those of the scores are 0, 1, ...; then the axes over which q k sums, and the
+ * axes that v has and the weights lack. */
+enum { WIDTH_LABEL = MAX_RANK, VALUE_LABEL = 2 * MAX_RANK, N_LABELS = 3 * MAX_RANK };
+
+/* An operand of the attention, behind reshapes, transposes and factors. */
+enum { MOST_VIEWS = 8 };
+typedef struct {
+	Value *base;
+	int n;
+	const Node *views[MOST_VIEWS]; /* the last one reads `base` */
+	double scale;                  /* product of the factors */
+} Peeled;
+/* Walks back from v. scales: also takes factors that are one number. */
+Peeled attention_peel(Value *v, bool scales);
+
+typedef struct {
+	/* the scores' axes have labels 0 to n - 1: batch axes, axes of queries, and the axis of
+	 * keys */
+	int n;
+	int64_t sizes[N_LABELS];
+	Labels q, k, v, o; /* of the operands of both products and of the second product's result */
+	Peeled q_from, k_from, v_from;
+	Type v_type, o_type; /* of the graph's second product: its operand v and its result */
+	/* outside of the body: the values that parameters stand for: q, k, v, then what f and g
+	 * read besides */
+	VEC(Value *) arguments;
+	/* in the body: */
+	Function *body;
+	Value *logits, *most, *p, *weights; /* most: the largest logit of each row */
+} Attention;
+
+/* The gradient of the body: a function that calls a group of its own. The pair function takes the
+ * body's operands, its results and the gradient of o. */
+Function *attention_gradient(Recognition *r, const Attention *a);
+/* x as the base's views make it */
+Value *attention_views(Builder *b, Value *x, const Peeled *from);
+
+#endif

@@ -1,0 +1,251 @@
+/* The gradient of attention. Nothing of the size of the scores is kept: the gradient computes the
+ * scores again, and the softmax from the largest logit and the sum of each row (Dao et al. 2022,
+ * arXiv:2205.14135). For one query with the weights' gradient dw, the logits' gradient is
+ *
+ *	dp = g'(dw)    dlogits = p * (dp - sum(p * dp))    where sum(p * dp) = sum(do * o)
+ *
+ * because g is linear. The pair function computes sum(do * o) of each row, and the group
+ * attention_grad all that has the scores' shape. */
+#include "ir/groups/attention.h"
+
+extern const GroupRow group_attention_grad;
+const GroupRow group_attention_grad = {
+	.name = "attention_grad",
+	.doc = "gradients of q, k and v of an attention, from the softmax's rows and the gradient of o"};
+
+/* The rows' axes: those of the scores without keys. */
+static Labels
+rows_of(const Attention *a)
+{
+	return labels_range(0, a->n - 1);
+}
+
+static Type
+with_labels(Module *m, const Attention *a, const Labels *l, DType dtype)
+{
+	int64_t dims[MAX_RANK];
+
+	for (int i = 0; i < l->n; i++)
+		dims[i] = a->sizes[l->at[i]];
+	return type_new(m, dtype, l->n, dims);
+}
+
+/* The scores' value in the body: the result of its first product. */
+static Value *
+scores_of(const Attention *a)
+{
+	for_each_node(a->body, n)
+		if (n->op == OP_dot)
+			return node_result(n, 0);
+	return NULL;
+}
+
+/* The second product of the body. */
+static Node *
+product_of(const Attention *a)
+{
+	for_each_node_reverse(a->body, n)
+		if (n->op == OP_dot)
+			return n;
+	return NULL;
+}
+
+/* What the gradient is computed from. */
+typedef struct {
+	Value *const *operands;        /* of the attention */
+	Value *most, *inverse, *delta; /* of each row: largest logit, one over the sum, sum(do * o) */
+	Value *d_o;
+} Given;
+
+/* Copies what the body computes before and after the softmax into b->f. The softmax itself comes
+ * from its rows. map: by value id of the body. */
+static void
+copy_elementwise(Builder *b, const Attention *a, const Given *g, Value **map)
+{
+	Arena *scratch = arena_new();
+	Ints keys = {.n = 1, .at = {a->n - 1}};
+	const Node *end = product_of(a);
+	bool softmax = false;
+
+	for (int i = 0; i < a->body->params.n; i++)
+		map[a->body->params.at[i]->id] = g->operands[i];
+	for (const Node *n = a->body->first; n != end; n = n->next) {
+		softmax |= node_result(n, 0) == a->most;
+		if (node_result(n, 0) == a->p) {
+			Value *logits = map[a->logits->id];
+			Value *most = b_broadcast_back(b, g->most, logits->type, keys);
+			Value *e = b_unary(b, OP_exp, b_binary(b, OP_sub, logits, most));
+			Value *inverse = b_broadcast_back(b, g->inverse, logits->type, keys);
+			map[a->p->id] = b_binary(b, OP_mul, e, inverse);
+			softmax = false;
+			continue;
+		}
+		if (softmax)
+			continue;
+		Value **operands = NEW_ARRAY(scratch, Value *, n->n_operands + 1);
+		for (int i = 0; i < n->n_operands; i++)
+			operands[i] = node_operand(n, i) ? map[node_operand(n, i)->id] : NULL;
+		map[node_result(n, 0)->id] = build(b, n->op, n->n_operands, operands, n->attr);
+	}
+	arena_free(scratch);
+}
+
+/* The gradient of `wanted`, given that of `of`. */
+static Value *
+derivative(Builder *b, Value *of, Value *gradient, Value *wanted)
+{
+	GradSeed seed = {of, gradient};
+	Value *d = NULL;
+
+	if (of == wanted)
+		return gradient;
+	gradient_build(b, 1, &seed, 1, &wanted, &d, NULL);
+	return d ? d : b_splat(b, wanted->type, 0);
+}
+
+/* The gradient of an operand behind views, turned back to the operand's own shape. */
+static Value *
+undo_views(Builder *b, Value *d, const Peeled *from)
+{
+	for (int i = 0; i < from->n; i++) {
+		const Node *n = from->views[i];
+		if (n->op == OP_transpose) {
+			const Ints *order = &((const TransposeAttr *)n->attr)->order;
+			Ints back = {.n = order->n};
+			for (int k = 0; k < order->n; k++)
+				back.at[order->at[k]] = k;
+			d = b_transpose(b, d, back);
+		} else {
+			d = b_reshape(b, d, ints_of_type(node_operand(n, 0)->type));
+		}
+	}
+	return d;
+}
+
+/* The gradient of the logits. Fills in map, by value id of the body, and *d_o, with an axis for each label. */
+static Value *
+logits_gradient(Builder *b, const Attention *a, const Given *g, Value **map, Value **d_o)
+{
+	Labels all = labels_range(0, a->n);
+	Ints keys = {.n = 1, .at = {a->n - 1}};
+
+	copy_elementwise(b, a, g, map);
+	Value *v = map[node_operand(product_of(a), 1)->id];
+	Value *weights = map[a->weights->id], *p = map[a->p->id];
+	*d_o = b_reshape(b, g->d_o, ints_of_type(with_labels(b->m, a, &a->o, F32)));
+	Value *dw = labels_dot(b, *d_o, &a->o, v, &a->v, &all, weights->type->dtype);
+	Value *dp = derivative(b, weights, dw, p);
+	Value *delta = b_broadcast_back(b, g->delta, p->type, keys);
+	return b_binary(b, OP_mul, p, b_binary(b, OP_sub, dp, delta));
+}
+
+/* The body of attention_grad: (q, k, v, ..., max, 1/sum, sum(do * o), do) -> (dq, dk, dv) */
+static Function *
+build_group(Recognition *r, const Attention *a)
+{
+	Function *f = group_begin(r->m, &group_attention_grad);
+	Builder b = {.m = r->m, .f = f};
+	int n = a->body->params.n;
+	Value **x = NEW_ARRAY(r->scratch, Value *, n);
+	Value **map = NEW_ARRAY(r->scratch, Value *, a->body->next_value_id), *d_o;
+	Labels rows = rows_of(a), all = labels_range(0, a->n);
+	DType sums = a->logits->type->dtype;
+	Type row = with_labels(r->m, a, &rows, sums);
+	const Node *scores = scores_of(a)->node;
+
+	for (int i = 0; i < n; i++)
+		x[i] = function_param(f, a->body->params.at[i]->type, a->body->params.at[i]->name);
+	Given g = {.operands = x};
+	g.most = function_param(f, row, "max");
+	g.inverse = function_param(f, row, "inverse");
+	g.delta = function_param(f, row, "delta");
+	g.d_o = function_param(f, a->o_type, "do");
+	Value *dl = logits_gradient(&b, a, &g, map, &d_o);
+	Value *q = map[node_operand(scores, 0)->id], *k = map[node_operand(scores, 1)->id];
+	Value *ds = derivative(&b, map[a->logits->id], dl, map[node_result(scores, 0)->id]);
+	Value *dq = labels_dot(&b, ds, &all, k, &a->k, &a->q, sums);
+	Value *dk = labels_dot(&b, ds, &all, q, &a->q, &a->k, sums);
+	Value *dv = labels_dot(&b, map[a->weights->id], &all, d_o, &a->o, &a->v, sums);
+	dv = b_reshape(&b, dv, ints_of_type(a->v_type));
+	Value *results[] = {undo_views(&b, dq, &a->q_from), undo_views(&b, dk, &a->k_from),
+	                    undo_views(&b, dv, &a->v_from)};
+	b_return(&b, 3, results);
+	return f;
+}
+
+/* sum(do * o) of each row */
+static Value *
+row_sums(Builder *b, const Attention *a, Value *o, Value *d_o)
+{
+	Labels left = {0}, rows = rows_of(a);
+	DType sums = a->logits->type->dtype;
+	Ints values = {0}, shape = ints_of_type(with_labels(b->m, a, &a->o, sums));
+	Value *x = b_binary(b, OP_mul, b_cast(b, o, sums), b_cast(b, d_o, sums));
+
+	for (int i = 0; i < a->o.n; i++)
+		if (a->o.at[i] >= VALUE_LABEL)
+			values.at[values.n++] = i;
+		else
+			left.at[left.n++] = a->o.at[i];
+	x = b_reduce(b, REDUCE_SUM, b_reshape(b, x, shape), values);
+	return labels_transpose(b, x, &left, &rows);
+}
+
+/* The gradients of what the logits are computed from besides q and k. Where they are wanted, as
+ * for --wrt, the nodes store the scores. */
+static void
+other_gradients(Recognition *r, Builder *b, const Attention *a, const Given *g, Value **out)
+{
+	int n = a->body->params.n, n_wanted = 0;
+	Value **map = NEW_ARRAY(r->scratch, Value *, a->body->next_value_id), *d_o;
+	Value **wanted = NEW_ARRAY(r->scratch, Value *, n);
+
+	for (int i = 3; i < n; i++)
+		if (dtype_is_float(g->operands[i]->type->dtype))
+			wanted[n_wanted++] = g->operands[i];
+	if (n_wanted == 0)
+		return;
+	Value *dl = logits_gradient(b, a, g, map, &d_o);
+	GradSeed seed = {map[a->logits->id], dl};
+	gradient_build(b, 1, &seed, n_wanted, wanted, out, NULL);
+	for (int i = 0; i < n_wanted; i++)
+		out[i] = out[i] ? out[i] : b_splat(b, wanted[i]->type, 0);
+}
+
+Function *
+attention_gradient(Recognition *r, const Attention *a)
+{
+	Module *m = r->m;
+	const char *name = module_fresh_name(m, arena_printf(r->scratch, "%s.grad", a->body->name));
+	Function *group = build_group(r, a), *f = function_new(m, name);
+	Builder b = {.m = m, .f = f};
+	int n = a->body->params.n, n_results = 0;
+	Value **x = NEW_ARRAY(r->scratch, Value *, n + 4);
+	Value **results = NEW_ARRAY(r->scratch, Value *, n);
+	static const char *const names[] = {"o", "max", "sum"};
+	Value *of[COUNT(names)];
+
+	for (int i = 0; i < n; i++) {
+		const Value *p = a->body->params.at[i];
+		x[i] = function_param_as(f, p->type, p->name, PARAM_OPERAND, i);
+	}
+	for (int i = 0; i < COUNT(names); i++)
+		of[i] = function_param_as(f, function_result(a->body, i)->type, names[i],
+		                          PARAM_RESULT, i);
+	Given g = {.operands = x, .most = of[1]};
+	g.d_o = function_param_as(f, a->o_type, "do", PARAM_COTANGENT, 0);
+	g.inverse = b_binary(&b, OP_div, b_number_like(&b, of[2], 1), of[2]);
+	g.delta = row_sums(&b, a, of[0], g.d_o);
+	x[n] = g.most;
+	x[n + 1] = g.inverse;
+	x[n + 2] = g.delta;
+	x[n + 3] = g.d_o;
+	Node *call = build_node(&b, OP_call, n + 4, x, &(CallAttr){.callee = group});
+	for (int i = 0; i < 3; i++)
+		results[n_results++] = b_cast(&b, node_result(call, i), x[i]->type->dtype);
+	other_gradients(r, &b, a, &g, results + n_results);
+	for (int i = 3; i < n; i++)
+		n_results += dtype_is_float(x[i]->type->dtype);
+	b_return(&b, n_results, results);
+	return f;
+}

@@ -1,0 +1,138 @@
+/* The table of groups, and what their recognizers share: equal bodies are one function, so that
+ * layers share their kernels. */
+#include "ir/groups/groups.h"
+
+#include <string.h>
+
+#define GROUP(name) extern const GroupRow group_##name;
+#include "ir/groups/group_list.def"
+#undef GROUP
+
+const GroupRow *const group_table[] = {
+#define GROUP(name) &group_##name,
+#include "ir/groups/group_list.def"
+#undef GROUP
+	NULL};
+
+const GroupRow *
+group_find(const char *name)
+{
+	for (int i = 0; group_table[i]; i++)
+		if (strcmp(group_table[i]->name, name) == 0)
+			return group_table[i];
+	return NULL;
+}
+
+const GroupRow *
+called_group(const Node *n)
+{
+	const Function *f = called_function(n);
+
+	return f && f->kind == FUNCTION_GROUP ? f->group : NULL;
+}
+
+Function *
+group_begin(Module *m, const GroupRow *row)
+{
+	Function *f = function_new(m, module_fresh_name(m, row->name));
+
+	f->kind = FUNCTION_GROUP;
+	f->group = row;
+	return f;
+}
+
+/* ---- equal bodies */
+/* By value id: numbers of parameters and results in their order, which do not depend on ids. */
+static int *
+numbers_of(Arena *arena, const Function *f)
+{
+	int *numbers = NEW_ARRAY(arena, int, f->next_value_id), next = 1;
+
+	for (int i = 0; i < f->params.n; i++)
+		numbers[f->params.at[i]->id] = next++;
+	for_each_node(f, n)
+		for (int i = 0; i < n->n_results; i++)
+			numbers[node_result(n, i)->id] = next++;
+	return numbers;
+}
+
+static uint64_t
+body_hash(const Function *f, const int *numbers)
+{
+	uint64_t h = hash_mix((uint64_t)(uintptr_t)f->group, (uint64_t)f->params.n);
+
+	for (int i = 0; i < f->params.n; i++)
+		h = hash_mix(h, (uint64_t)(uintptr_t)f->params.at[i]->type);
+	for_each_node(f, n) {
+		h = hash_mix(h, hash_mix(n->op, attr_hash(op_row(n), n->attr)));
+		for (int i = 0; i < n->n_operands; i++) {
+			const Value *v = node_operand(n, i);
+			h = hash_mix(h, v ? (uint64_t)numbers[v->id] : 0);
+		}
+	}
+	return h;
+}
+
+static bool
+node_same(const Node *a, const int *in_a, const Node *b, const int *in_b)
+{
+	if (a->op != b->op || a->n_operands != b->n_operands ||
+	    !attr_equal(op_row(a), a->attr, b->attr))
+		return false;
+	for (int i = 0; i < a->n_operands; i++) {
+		const Value *x = node_operand(a, i), *y = node_operand(b, i);
+		if (!x != !y || (x && in_a[x->id] != in_b[y->id]))
+			return false;
+	}
+	return true;
+}
+
+/* Types of results need no comparison: they follow from the parameters. */
+static bool
+body_same(Arena *scratch, const Function *a, const Function *b, const int *in_b)
+{
+	const int *in_a = numbers_of(scratch, a);
+	const Node *other = b->first;
+
+	if (a->group != b->group || a->params.n != b->params.n || a->n_nodes != b->n_nodes)
+		return false;
+	for (int i = 0; i < a->params.n; i++)
+		if (a->params.at[i]->type != b->params.at[i]->type)
+			return false;
+	for_each_node(a, n) {
+		if (!node_same(n, in_a, other, in_b))
+			return false;
+		other = other->next;
+	}
+	return true;
+}
+
+GroupBody *
+group_share(Recognition *r, Function *body)
+{
+	const int *numbers = numbers_of(r->scratch, body);
+	uint64_t i, h = body_hash(body, numbers);
+
+	for (; intmap_get(r->by_hash, h, &i); h++) {
+		GroupBody *earlier = &r->bodies.at[i];
+		if (!body_same(r->scratch, earlier->body, body, numbers))
+			continue;
+		function_remove(body);
+		return earlier;
+	}
+	intmap_put(r->by_hash, h, (uint64_t)r->bodies.n);
+	vec_push(r->scratch, &r->bodies, ((GroupBody){body, NULL}));
+	return &r->bodies.at[r->bodies.n - 1];
+}
+
+void
+group_note(Recognition *r, const GroupRow *row, const Node *n, const char *why)
+{
+	const char *text = arena_printf(r->scratch, "%s %s", row->name, why);
+
+	if (strmap_get(r->said, text))
+		return;
+	strmap_put(r->said, text, (void *)(uintptr_t)row);
+	diag_remark(r->diag, "%s: node \"%s\" looks like %s, but %s: its nodes stay apart",
+	            r->m->name, loc_origin(n->loc), row->name, why);
+}

@@ -1,0 +1,49 @@
+/* Groups: nodes that are computed as a whole, such as attention, whose scores need not be stored.
+ * The pass `recognize` replaces the nodes of a group by a call of a function of kind
+ * FUNCTION_GROUP, which has the nodes as its body. The body is the group's meaning: the
+ * interpreter runs it. A call stays a call until `fuse`; then a strategy (codegen/groups/) makes
+ * its kernel. If no strategy of the target takes the group, the nodes take the call's place. */
+#ifndef GRADC_IR_GROUPS_H
+#define GRADC_IR_GROUPS_H
+
+#include "ir/ir.h"
+
+/* Private to a pass that looks for groups. */
+typedef struct {
+	Function *body, *gradient;
+} GroupBody;
+typedef struct {
+	Module *m;
+	Arena *scratch;
+	Diag *diag;
+	Function *f; /* the function that is searched */
+	/* by id, of the n_values values that f had at first: a float that depends on a trained parameter */
+	const bool *trained;
+	uint32_t n_values;
+	IntMap *by_hash; /* the bodies so far: hash -> number in `bodies` */
+	VEC(GroupBody) bodies;
+	StrMap *said; /* the notes so far */
+} Recognition;
+
+struct GroupRow {
+	const char *name, *doc;
+	/* If n is the last node of such a group, puts a call in the place of n and returns true.
+	 * Nodes that nobody reads any more are erased later. NULL: only the gradient of another
+	 * group makes groups of this kind. */
+	bool (*recognize)(Recognition *r, Node *n);
+};
+extern const GroupRow *const group_table[]; /* ends with NULL */
+const GroupRow *group_find(const char *name); /* NULL: no such group */
+/* The group that n computes; NULL: n is no call of a group. */
+const GroupRow *called_group(const Node *n);
+
+/* For `recognize`: */
+/* A new function of kind FUNCTION_GROUP without parameters and nodes. */
+Function *group_begin(Module *m, const GroupRow *row);
+/* An equal earlier body, in whose favour `body` is removed; or `body` itself, with the gradient
+ * NULL. The result stays valid until the next call. */
+GroupBody *group_share(Recognition *r, Function *body);
+/* Says why the nodes around n are no group, once for each reason. */
+void group_note(Recognition *r, const GroupRow *row, const Node *n, const char *why);
+
+#endif
