@@ -2,6 +2,7 @@
  * can apply while it stores the product. Target.epilogues says which of them are faster that way
  * than in a kernel of their own. */
 #include "codegen/fuse/spaces.h"
+#include "ir/groups/groups.h"
 
 #include <string.h>
 
@@ -12,7 +13,7 @@ static bool
 is_read_whole(const Value *v)
 {
 	for_each_use(v, u) {
-		FuseClass c = op_row(u->user)->fuse;
+		FuseClass c = node_fuse_class(u->user);
 		if (c == FUSE_OPAQUE || c == FUSE_INDEX || c == FUSE_NONE ||
 		    (c == FUSE_VIEW && is_read_whole(node_result(u->user, 0))))
 			return true;

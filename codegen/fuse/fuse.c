@@ -4,6 +4,7 @@
  * that other groups read. Takes linear time in the number of nodes. */
 #include "codegen/codegen.h"
 #include "codegen/fuse/outline.h"
+#include "ir/groups/groups.h"
 
 /* Makes stores and the function's return read the results of the calls, and erases the nodes
  * that the calls replace. */
@@ -38,6 +39,20 @@ fuse_function(Pass *p, const Target *target, Module *m, Function *f, FusedBodies
 	remove_old_nodes(&fu, n_old);
 }
 
+/* A fused function that calls a group becomes the group's kernel: the body takes the call's place. */
+static void
+open_groups(Module *m)
+{
+	for_each_function(m, f) {
+		for_each_node(f, n) {
+			if (f->kind != FUNCTION_FUSED || !called_group(n))
+				continue;
+			f->group = called_group(n);
+			call_inline(n);
+		}
+	}
+}
+
 static bool
 run_fuse(Pass *p, Module *m)
 {
@@ -54,6 +69,7 @@ run_fuse(Pass *p, Module *m)
 		if (f->kind == FUNCTION_PLAIN)
 			fuse_function(p, target, m, f, &bodies);
 	}
+	open_groups(m);
 	p->changed = true;
 	return true;
 }

@@ -1,10 +1,11 @@
 /* Answers, while groups are made, which group computes a value and who reads it. */
 #include "codegen/fuse/plan.h"
+#include "ir/groups/groups.h"
 
 FuseClass
 fuse_class_of(const Node *n)
 {
-	return op_row(n)->fuse;
+	return node_fuse_class(n);
 }
 
 bool

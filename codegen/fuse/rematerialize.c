@@ -19,6 +19,7 @@
 #include "codegen/fuse/recompute.h"
 #include "codegen/fuse/spaces.h"
 #include "codegen/fuse/store_plan.h"
+#include "ir/groups/groups.h"
 
 /* Groups of the backward pass that have loops. */
 typedef VEC(int) Kernels;
@@ -67,7 +68,7 @@ is_link(const Node *n)
 static bool
 is_late(const Remat *r, const Node *n)
 {
-	FuseClass c = op_row(n)->fuse;
+	FuseClass c = node_fuse_class(n);
 
 	if (c == FUSE_NONE || n->phase != PHASE_BACKWARD)
 		return false;

@@ -12,6 +12,7 @@
 #include "codegen/codegen.h"
 #include "codegen/legalize/rewrites.h"
 #include "codegen/strategy/strategy.h"
+#include "ir/groups/groups.h"
 
 /* The state that holds t, made at first use; equal tensors share one state. */
 static State *
@@ -145,7 +146,7 @@ copy_views(Pass *p, const Target *target, Node *n, Value **copies)
 static bool
 refuse_call(const Pass *p, const Node *n)
 {
-	FuseClass c = op_row(n)->fuse;
+	FuseClass c = node_fuse_class(n);
 
 	if (c != FUSE_NONE || op_row(n)->effect || launched_kernel(n))
 		return false;
@@ -168,6 +169,8 @@ run_legalize(Pass *p, Module *m)
 		const Target *target = pass_target(p, f);
 		if (!target)
 			return false;
+		if (f->kind != FUNCTION_PLAIN)
+			continue;
 		compute_beside_readers(f, p->scratch);
 		Value **copies = NEW_ARRAY(p->scratch, Value *, f->next_value_id);
 		for_each_node(f, n)

@@ -33,6 +33,8 @@ lower_strategy(const Target *t, const Function *f, Arena *arena)
 	Gathered g = {.arena = arena};
 	int opaque = 0;
 
+	if (f->group)
+		return NULL;
 	for_each_node(f, n)
 		opaque += op_row(n)->fuse == FUSE_OPAQUE;
 	return opaque > 1 ? strategy_gathering(t, root, &g) : root ? strategy_of(t, root) : NULL;
@@ -253,7 +255,9 @@ lower_function(const Lowering *l)
 
 	k->flops = function_flops(l->f);
 	hoist_numbers(&lw);
-	if (root && op_row(root)->fuse == FUSE_OPAQUE)
+	if (l->f->group)
+		group_strategy(l->target, l->f)->emit(&lw);
+	else if (root && op_row(root)->fuse == FUSE_OPAQUE)
 		l->strategy->emit(&lw, root);
 	else if (root)
 		op_row(root)->parts(&lw, root);
@@ -316,6 +320,9 @@ fault_of(const Lowering *l)
 {
 	const Node *root = root_node(l->f);
 
+	if (l->f->group)
+		return group_strategy(l->target, l->f) ? NULL
+		                                       : "no strategy computes its group";
 	if (!root)
 		return NULL;
 	if (!l->strategy && op_row(root)->fuse == FUSE_OPAQUE)

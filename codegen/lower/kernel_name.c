@@ -2,6 +2,7 @@
  * kernel's number. The words are names of ops, never strings of a model, so the name is an identifier in
  * every language that kernels are printed in. */
 #include "codegen/lower/nest.h"
+#include "ir/groups/groups.h"
 
 #include <string.h>
 
@@ -101,18 +102,22 @@ lower_kernel_name(Arena *arena, const Function *f, Phase phase, bool before, int
 	Words words;
 	Text name = {0};
 
-	find_words(f, false, &words);
-	if (words.n == 0)
+	words.n = 0;
+	if (f->group)
+		text_printf(&name, "%s_", f->group->name);
+	else
+		find_words(f, false, &words);
+	if (words.n == 0 && !f->group)
 		find_words(f, true, &words);
 	while (words.n > 1 && letters(&words) > MOST_LETTERS)
 		drop_word(&words);
 	for (int i = 0; i < words.n; i++)
 		text_printf(&name, "%s_", words.at[i].text);
-	if (words.n == 0)
+	if (words.n == 0 && !f->group)
 		text_add(&name, "copy_");
 	if (before)
 		text_add(&name, "prepare_");
-	if (phase == PHASE_BACKWARD)
+	if (phase == PHASE_BACKWARD && !f->group)
 		text_add(&name, "grad_");
 	if (phase == PHASE_UPDATE)
 		text_add(&name, "update_");

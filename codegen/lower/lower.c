@@ -200,13 +200,13 @@ drop_calls(Module *m)
 }
 
 static void
-drop_fused_functions(Module *m)
+drop_lowered_functions(Module *m)
 {
 	int kept = 0;
 
 	for (int i = 0; i < m->functions.n; i++) {
 		Function *f = m->functions.at[i];
-		if (f->kind == FUNCTION_FUSED) {
+		if (f->kind != FUNCTION_PLAIN) {
 			strmap_put(m->function_names, f->name, NULL);
 			continue;
 		}
@@ -254,7 +254,7 @@ run_lower(Pass *p, Module *m)
 		if (f->kind == FUNCTION_PLAIN && !lower_calls(p, f, &sh))
 			return false;
 	drop_calls(m);
-	drop_fused_functions(m);
+	drop_lowered_functions(m);
 	drop_unlaunched(p, m, first);
 	p->changed = true;
 	return true;

@@ -12,6 +12,27 @@ static const Strategy *const strategies[] = {
 #undef STRATEGY
 };
 
+#define GROUP_STRATEGY(name) extern const GroupStrategy group_strategy_##name;
+#include "codegen/strategy/group_strategy_list.def"
+#undef GROUP_STRATEGY
+
+static const GroupStrategy *const group_strategies[] = {
+#define GROUP_STRATEGY(name) &group_strategy_##name,
+#include "codegen/strategy/group_strategy_list.def"
+#undef GROUP_STRATEGY
+};
+
+const GroupStrategy *
+group_strategy(const Target *t, const Function *body)
+{
+	for (int i = 0; i < COUNT(group_strategies); i++) {
+		const GroupStrategy *s = group_strategies[i];
+		if (s->group == body->group && s->kinds >> t->kind & 1 && s->takes(t, body))
+			return s;
+	}
+	return NULL;
+}
+
 const Strategy *
 strategy_of(const Target *t, const Node *n)
 {

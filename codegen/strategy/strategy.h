@@ -60,6 +60,22 @@ struct Strategy {
 	bool (*sums_in_memory)(const Node *n);
 };
 
+/* The code that emits the kernel of a group (ir/groups/groups.h): one kernel, which computes all
+ * results of the group. group_strategy_list.def lists all of them; they are in codegen/groups/. */
+typedef struct {
+	const GroupRow *group;
+	unsigned kinds; /* bits of the kinds of targets */
+	const char *doc;
+	/* Does the strategy compute a group with this body? The body may begin with views of its
+	 * operands. */
+	bool (*takes)(const Target *t, const Function *body);
+	/* Emits the whole body of the kernel, from the nodes of lw->f. */
+	void (*emit)(Lower *lw);
+} GroupStrategy;
+/* ---- strategies.c: the first strategy that takes the group; NULL: its nodes become kernels of
+ * their own. */
+const GroupStrategy *group_strategy(const Target *t, const Function *body);
+
 /* ---- strategies.c: reports every opaque op without a strategy and every strategy without a required field.
  * True: nothing is wrong. */
 bool strategy_table_check(Diag *diag);

@@ -159,6 +159,13 @@ const Tuning cpu_tuning = {
 	.lines.merged_by_member = 8,
 	.lines.near = 128,
 
+	.attention.queries = 64,
+	.attention.keys = 64,
+	.attention.grad_queries = 64,
+	.attention.grad_keys = 128,
+	.attention.least_keys = 1,
+	.attention.most_width = 256,
+
 	/* A call takes some microseconds. With 2^14, 2^17, 2^20, 2^23 mlp_digits takes 0.049, 0.047, 0.051,
 	 * 0.051, gpt2_mini 11.2, 11.0, 11.2, 10.9, vit_mini 6.5, 6.5, 6.4, 7.3 (oneDNN 2.6). */
 	.library.least_flops = 1 << 20,

@@ -170,6 +170,14 @@ typedef struct {
 	int64_t near;             /* elements of each line that lie in team memory */
 } LineTiles;
 
+/* Attention without score matrices, on CPUs: the blocks of queries and keys whose scores are
+ * computed together, in the forward and in the backward pass. The bits of sums depend on them. */
+typedef struct {
+	int64_t queries, keys, grad_queries, grad_keys;
+	/* with fewer keys, scores are stored; so they are if a head is wider than most_width */
+	int64_t least_keys, most_width;
+} AttentionTiles;
+
 /* When a library's product or convolution is faster than our loops. */
 typedef struct {
 	int64_t least_flops;
@@ -215,6 +223,7 @@ typedef struct {
 	PoolTiles pool;
 	ScatterTiles scatter;
 	LineTiles lines;
+	AttentionTiles attention;
 	LibraryLimits library;
 	RecomputeLimits recompute;
 	/* teams: the target whose costs decide into how many splits k of a product is cut, for

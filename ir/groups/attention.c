@@ -16,8 +16,6 @@
 
 #include <math.h>
 
-extern const GroupRow group_attention;
-
 enum {
 	MOST_STEPS = 96,    /* of a walk from the second product to the first */
 	MOST_ABSORBED = 96, /* nodes that compute masks and the like */

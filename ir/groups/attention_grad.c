@@ -8,7 +8,6 @@
  * attention_grad all that has the scores' shape. */
 #include "ir/groups/attention.h"
 
-extern const GroupRow group_attention_grad;
 const GroupRow group_attention_grad = {
 	.name = "attention_grad",
 	.doc = "gradients of q, k and v of an attention, from the softmax's rows and the gradient of o"};

@@ -4,10 +4,6 @@
 
 #include <string.h>
 
-#define GROUP(name) extern const GroupRow group_##name;
-#include "ir/groups/group_list.def"
-#undef GROUP
-
 const GroupRow *const group_table[] = {
 #define GROUP(name) &group_##name,
 #include "ir/groups/group_list.def"
@@ -29,6 +25,12 @@ called_group(const Node *n)
 	const Function *f = called_function(n);
 
 	return f && f->kind == FUNCTION_GROUP ? f->group : NULL;
+}
+
+FuseClass
+node_fuse_class(const Node *n)
+{
+	return called_group(n) ? FUSE_OPAQUE : op_row(n)->fuse;
 }
 
 Function *

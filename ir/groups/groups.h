@@ -33,9 +33,14 @@ struct GroupRow {
 	bool (*recognize)(Recognition *r, Node *n);
 };
 extern const GroupRow *const group_table[]; /* ends with NULL */
+#define GROUP(name) extern const GroupRow group_##name;
+#include "ir/groups/group_list.def"
+#undef GROUP
 const GroupRow *group_find(const char *name); /* NULL: no such group */
 /* The group that n computes; NULL: n is no call of a group. */
 const GroupRow *called_group(const Node *n);
+/* Column `fuse` of n's op; but a call of a group has a kernel of its own. */
+FuseClass node_fuse_class(const Node *n);
 
 /* For `recognize`: */
 /* A new function of kind FUNCTION_GROUP without parameters and nodes. */

@@ -1,0 +1,328 @@
+/* Attention without score matrices. A part has a block of queries of one head. It goes through
+ * blocks of keys and keeps, for each query, the largest logit so far, the sum of exponentials, and
+ * the sums of o, which it scales down whenever a larger logit appears (Milakov and Gimelshein
+ * 2018, arXiv:1805.02867; Dao et al. 2022, arXiv:2205.14135). In a tile, vectors run along
+ * queries, so that a query's largest logit and sum need no reduction of a vector.
+ *
+ * Logits and weights are elementwise in the scores, so masks, bias and dropout of any form are
+ * computed where they are needed. */
+#include "codegen/groups/score_tiles.h"
+#include "ir/groups/groups.h"
+
+#include <math.h>
+
+extern const GroupStrategy group_strategy_attention;
+
+/* The nodes of the body. */
+typedef struct {
+	Type shape; /* of the scores: batch, queries, keys */
+	ScoreProduct scores;
+	ScoreConsumer output;
+	Value *logits, *p, *most, *sum;
+	/* are weights 0 where p is NaN? Then rows without a finite logit are 0 */
+	bool guarded;
+} Attention;
+
+/* The node that divides e by its sum. */
+static Value *
+softmax_of(const Value *e)
+{
+	for_each_use(e, u)
+		if (u->user->op == OP_div && use_index(u) == 0)
+			return node_result(u->user, 0);
+	return NULL;
+}
+
+static const Node *
+first_dot(const Function *f)
+{
+	for_each_node(f, n)
+		if (n->op == OP_dot)
+			return n;
+	return NULL;
+}
+
+/* The operand of the node that gives v, if the node has this op; NULL: it has not. */
+static Value *
+operand_of(const Value *v, OpKind op)
+{
+	return v && v->node && v->node->op == op ? node_operand(v->node, 0) : NULL;
+}
+
+static bool
+find_parts(const Function *f, Attention *a)
+{
+	a->most = function_result(f, 1);
+	a->sum = function_result(f, 2);
+	const Node *dot = first_dot(f);
+	Value *e = operand_of(a->sum, OP_reduce);
+	a->logits = operand_of(operand_of(e, OP_exp), OP_sub);
+	a->p = e ? softmax_of(e) : NULL;
+	if (!dot || !a->logits || !a->p || operand_of(a->most, OP_reduce) != a->logits)
+		return false;
+	a->shape = a->logits->type;
+	for_each_node(f, n)
+		a->guarded |= n->op == OP_is_nan && node_operand(n, 0) == a->p;
+	return score_product(dot, a->shape, &a->scores) &&
+	       score_consumer(function_result(f, 0), a->shape, &a->output) &&
+	       a->output.matrix.has_keys;
+}
+
+static bool
+takes(const Target *t, const Function *body)
+{
+	const AttentionTiles *at = &t->tuning->attention;
+	Attention a = {0};
+
+	if (!find_parts(body, &a))
+		return false;
+	int64_t keys = a.shape->dims[a.shape->rank - 1];
+	return a.shape->n > 0 && keys >= at->least_keys && a.scores.keys.width <= at->most_width &&
+	       a.output.width <= at->most_width;
+}
+
+/* A block of queries while its loops are emitted. */
+typedef struct {
+	const Attention *a;
+	ScoreTiles t;
+	int64_t n;      /* queries */
+	int64_t pitch;  /* queries in whole vectors */
+	Affine first;   /* the first query */
+	int query, key; /* axes of the scores */
+	/* arrays: [pitch] the largest logit, the one to subtract, the largest logit of the tile, the
+	 * sum, the scale of what was summed before */
+	int most, shift, tile_most, sum, scale;
+	int q, k, v, tile, o;
+} Block;
+
+static Affine
+vector_of_queries(Block *b)
+{
+	LoopBuilder *lb = b->t.lw->lb;
+	Affine i = affine_scalar(lb, lb_for(lb, LOOP_VECTOR, b->n));
+
+	b->t.at[b->query] = affine_add(lb, b->first, i);
+	return i;
+}
+
+static LoopValue
+is_minus_infinity(LoopBuilder *lb, LoopValue x)
+{
+	return lb_compare(lb, LOOP_eq, x, lb_number(lb, lb_type(lb, x), -INFINITY));
+}
+
+/* The logits of the tile, and the largest one of each query. */
+static void
+make_logits(Block *b, int64_t n_keys, Affine first_key)
+{
+	LoopBuilder *lb = b->t.lw->lb;
+	Affine j = affine_scalar(lb, lb_for(lb, LOOP_PLAIN, n_keys));
+
+	b->t.at[b->key] = affine_add(lb, first_key, j);
+	Affine i = vector_of_queries(b), at = affine_add_scaled(lb, i, j, b->pitch);
+	Index index = score_index(&b->t);
+	lower_give_element(b->t.lw, b->a->scores.dot, &index, lb_load(lb, b->tile, at));
+	LoopValue x = lower_element(b->t.lw, b->a->logits, &index);
+	lb_store(lb, b->tile, at, x);
+	lb_store(lb, b->tile_most, i, lb_binary(lb, LOOP_max, lb_load(lb, b->tile_most, i), x));
+	lb_end(lb);
+	lb_end(lb);
+}
+
+/* After a tile's largest logits are known: scales down what was summed so far. A query whose logits
+ * are all -inf so far has sum 0. */
+static void
+rescale(Block *b)
+{
+	LoopBuilder *lb = b->t.lw->lb;
+	Affine i = vector_of_queries(b);
+	LoopValue before = lb_load(lb, b->most, i);
+	LoopValue most = lb_binary(lb, LOOP_max, before, lb_load(lb, b->tile_most, i));
+	LoopValue shift = lb_select(lb, is_minus_infinity(lb, most), lb_number(lb, b->t.type, 0), most);
+	LoopValue scale = lb_unary(lb, LOOP_exp, lb_binary(lb, LOOP_sub, before, shift));
+
+	lb_store(lb, b->most, i, most);
+	lb_store(lb, b->shift, i, shift);
+	lb_store(lb, b->scale, i, scale);
+	lb_store(lb, b->sum, i, lb_binary(lb, LOOP_mul, lb_load(lb, b->sum, i), scale));
+	lb_store(lb, b->tile_most, i, lb_number(lb, b->t.type, -INFINITY));
+	lb_end(lb);
+}
+
+/* exp(logit - most), added to the sum; then the weights, which are linear in the softmax. */
+static void
+make_weights(Block *b, int64_t n_keys, Affine first_key)
+{
+	LoopBuilder *lb = b->t.lw->lb;
+	Affine j = affine_scalar(lb, lb_for(lb, LOOP_PLAIN, n_keys));
+
+	b->t.at[b->key] = affine_add(lb, first_key, j);
+	Affine i = vector_of_queries(b), at = affine_add_scaled(lb, i, j, b->pitch);
+	LoopValue d = lb_binary(lb, LOOP_sub, lb_load(lb, b->tile, at), lb_load(lb, b->shift, i));
+	LoopValue e = lb_unary(lb, LOOP_exp, d);
+	Index index = score_index(&b->t);
+	lb_store(lb, b->sum, i, lb_binary(lb, LOOP_add, lb_load(lb, b->sum, i), e));
+	lower_give_element(b->t.lw, b->a->p->node, &index, e);
+	LoopValue w = lower_element(b->t.lw, b->a->output.tile, &index);
+	lb_store(lb, b->tile, at, lb_type(lb, w) == b->t.type ? w : lb_cast(lb, b->t.type, w));
+	lb_end(lb);
+	lb_end(lb);
+}
+
+static void
+key_block(Block *b, Affine first, int64_t n)
+{
+	const Attention *a = b->a;
+	TileView q = {b->q, 1, b->pitch}, tile = {b->tile, b->pitch, 1};
+	TileView by_query = {b->tile, 1, b->pitch};
+	int64_t width = score_padded(&b->t, a->output.width);
+	TileView k = score_copy(&b->t, &a->scores.keys, b->key, first, n, b->k, false);
+	TileView v = score_copy(&b->t, &a->output.matrix, b->key, first, n, b->v, false);
+
+	/* element (d, query) of q, which lies across */
+	score_multiply(&b->t, tile, false, -1, k, (TileView){q.array, q.column, 1}, n, b->n,
+	               a->scores.keys.width);
+	make_logits(b, n, first);
+	rescale(b);
+	make_weights(b, n, first);
+	score_multiply(&b->t, (TileView){b->o, width, 1}, true, b->scale, by_query, v, b->n,
+	               a->output.width, n);
+}
+
+/* The loops' numbers before the first block of keys. */
+static void
+begin(Block *b)
+{
+	LoopBuilder *lb = b->t.lw->lb;
+	int64_t width = score_padded(&b->t, b->a->output.width);
+	Affine i = affine_scalar(lb, lb_for(lb, LOOP_VECTOR, b->pitch));
+
+	lb_store(lb, b->most, i, lb_number(lb, b->t.type, -INFINITY));
+	lb_store(lb, b->tile_most, i, lb_number(lb, b->t.type, -INFINITY));
+	lb_store(lb, b->sum, i, lb_number(lb, b->t.type, 0));
+	lb_end(lb);
+	i = affine_scalar(lb, lb_for(lb, LOOP_PLAIN, b->n));
+	Affine j = affine_scalar(lb, lb_for(lb, LOOP_VECTOR, width));
+	lb_store(lb, b->o, affine_add_scaled(lb, j, i, width), lb_number(lb, b->t.type, 0));
+	lb_end(lb);
+	lb_end(lb);
+}
+
+static Affine
+row_place(Block *b)
+{
+	Index at = score_index(&b->t);
+
+	at.rank--;
+	return index_flat(b->t.lw->lb, b->a->most->type, &at);
+}
+
+/* Stores the rows' largest logits and sums. Without a finite logit, a row is NaN, as
+ * exp(-inf - -inf) is. */
+static void
+store_rows(Block *b)
+{
+	Lower *lw = b->t.lw;
+	LoopBuilder *lb = lw->lb;
+	Affine i = vector_of_queries(b), place = row_place(b);
+	LoopValue most = lb_load(lb, b->most, i), sum = lb_load(lb, b->sum, i);
+
+	sum = lb_select(lb, is_minus_infinity(lb, most), lb_number(lb, b->t.type, NAN), sum);
+	lb_store(lb, lower_buffer(lw, b->a->most), place, most);
+	lb_store(lb, lower_buffer(lw, b->a->sum), place, sum);
+	lb_store(lb, b->sum, i, sum);
+	lb_end(lb);
+}
+
+static void
+store_output(Block *b)
+{
+	Lower *lw = b->t.lw;
+	LoopBuilder *lb = lw->lb;
+	const ScoreConsumer *out = &b->a->output;
+	int64_t width = score_padded(&b->t, out->width);
+	Affine i = affine_scalar(lb, lb_for(lb, LOOP_PLAIN, b->n));
+	LoopValue sum = lb_load(lb, b->sum, i);
+
+	b->t.at[b->query] = affine_add(lb, b->first, i);
+	Affine w = affine_scalar(lb, lb_for(lb, LOOP_VECTOR, out->width));
+	LoopValue x = lb_load(lb, b->o, affine_add_scaled(lb, w, i, width));
+	x = lb_binary(lb, LOOP_div, x, sum);
+	if (b->a->guarded)
+		x = lb_select(lb, lb_op(lb, LOOP_is_nan, BOOL, &sum), lb_number(lb, b->t.type, 0), x);
+	lb_store(lb, lower_buffer(lw, out->result), score_place(&b->t, out, w), x);
+	lb_end(lb);
+	lb_end(lb);
+}
+
+static void
+query_block(Block *b, const AttentionTiles *at)
+{
+	LoopBuilder *lb = b->t.lw->lb;
+	int64_t keys = b->a->shape->dims[b->key];
+
+	b->pitch = score_padded(&b->t, b->n);
+	score_copy(&b->t, &b->a->scores.queries, b->query, b->first, b->n, b->q, true);
+	begin(b);
+	for (Pieces k = pieces(lb, keys, at->keys); k.size; pieces_next(&k))
+		key_block(b, affine_scale(lb, k.number, at->keys), k.size);
+	store_rows(b);
+	store_output(b);
+}
+
+static void
+declare_arrays(Block *b, int64_t queries, int64_t keys)
+{
+	LoopBuilder *lb = b->t.lw->lb;
+	DType type = b->t.type;
+	const Attention *a = b->a;
+	int64_t pitch = score_padded(&b->t, queries), width = score_padded(&b->t, a->output.width);
+	int *rows[] = {&b->most, &b->shift, &b->tile_most, &b->sum, &b->scale};
+
+	for (int i = 0; i < COUNT(rows); i++)
+		*rows[i] = lb_local(lb, type, pitch);
+	b->q = lb_local(lb, type, pitch * a->scores.queries.width);
+	b->k = lb_local(lb, type, keys * score_padded(&b->t, a->scores.keys.width));
+	b->v = lb_local(lb, type, keys * width);
+	b->tile = lb_local(lb, type, keys * pitch);
+	b->o = lb_local(lb, type, queries * width);
+}
+
+static int64_t
+smaller(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+
+static void
+emit_attention(Lower *lw)
+{
+	const AttentionTiles *at = &lw->target->tuning->attention;
+	LoopBuilder *lb = lw->lb;
+	Attention a = {0};
+
+	find_parts(lw->f, &a);
+	int rank = a.shape->rank, n_loops = 0;
+	int64_t queries = a.shape->dims[rank - 2], keys = a.shape->dims[rank - 1];
+	Block b = {.a = &a, .query = rank - 2, .key = rank - 1};
+	b.t = score_tiles(lw, a.shape, compute_type(a.logits->type->dtype));
+	declare_arrays(&b, smaller(queries, at->queries), smaller(keys, at->keys));
+	for (int i = 0; i < rank - 2; i++, n_loops++)
+		b.t.at[i] = affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, a.shape->dims[i]));
+	int64_t blocks = (queries + at->queries - 1) / at->queries;
+	Affine number = affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, blocks));
+	for (Pieces p = piece_of(lb, queries, at->queries, number); p.size; pieces_next(&p)) {
+		b.n = p.size;
+		b.first = affine_scale(lb, p.number, at->queries);
+		query_block(&b, at);
+	}
+	for (int i = 0; i <= n_loops; i++)
+		lb_end(lb);
+}
+
+const GroupStrategy group_strategy_attention = {
+	.group = &group_attention,
+	.kinds = ON(CPU),
+	.doc = "a block of queries with one block of keys after the other",
+	.takes = takes,
+	.emit = emit_attention};

@@ -1,0 +1,287 @@
+/* Products that make scores and products that consume them: their description, and blocks of them in arrays. */
+#include "codegen/groups/score_tiles.h"
+#include "codegen/fuse/fuse.h"
+#include "ir/ops/ops.h"
+
+#include <string.h>
+
+/* ---- descriptions */
+/* Sets m's axes: axes[i] of the value is axis score[i] of the scores. All other axes must be one
+ * axis, the width. */
+static bool
+describe(ScoreMatrix *m, Value *v, const Ints *axes, const Ints *score, int rank)
+{
+	int n_width = 0;
+
+	*m = (ScoreMatrix){.value = v};
+	for (int i = 0; i < v->type->rank; i++)
+		m->score_axis[i] = -1;
+	for (int i = 0; i < axes->n; i++) {
+		m->score_axis[axes->at[i]] = (int)score->at[i];
+		m->has_keys |= score->at[i] == rank - 1;
+	}
+	for (int i = 0; i < v->type->rank; i++)
+		if (m->score_axis[i] < 0) {
+			m->width = v->type->dims[i];
+			n_width++;
+		}
+	return n_width == 1 && m->width > 0 && dtype_is_float(v->type->dtype);
+}
+
+static void
+append(Ints *list, int64_t x)
+{
+	list->at[list->n++] = x;
+}
+
+/* The axis of the result that is number i in the sequence batch, free axes of x, free axes of y. */
+static int
+result_axis(const DotAttr *a, int i)
+{
+	for (int k = 0; k < a->order.n; k++)
+		if (a->order.at[k] == i)
+			return k;
+	return i;
+}
+
+bool
+score_product(const Node *dot, Type scores, ScoreProduct *out)
+{
+	const DotAttr *a = dot->attr;
+	Value *x = node_operand(dot, 0), *y = node_operand(dot, 1);
+	Ints free[] = {free_axes(x->type->rank, &a->x_batch, &a->x_contract),
+	               free_axes(y->type->rank, &a->y_batch, &a->y_contract)};
+	Ints axes[2] = {a->x_batch, a->y_batch}, score[2] = {{0}};
+	int at = 0;
+
+	if (!type_same_shape(node_result(dot, 0)->type, scores))
+		return false;
+	for (int i = 0; i < a->x_batch.n; i++, at++)
+		for (int side = 0; side < 2; side++)
+			append(&score[side], result_axis(a, at));
+	for (int side = 0; side < 2; side++)
+		for (int i = 0; i < free[side].n; i++, at++) {
+			append(&axes[side], free[side].at[i]);
+			append(&score[side], result_axis(a, at));
+		}
+	*out = (ScoreProduct){.dot = dot};
+	return describe(&out->queries, x, &axes[0], &score[0], scores->rank) &&
+	       describe(&out->keys, y, &axes[1], &score[1], scores->rank) &&
+	       !out->queries.has_keys && out->keys.has_keys;
+}
+
+/* Reshapes and transposes between a product and the function's result. */
+static bool
+moves_all(const Node *n)
+{
+	return n && (n->op == OP_reshape || n->op == OP_transpose);
+}
+
+bool
+score_consumer(Value *result, Type scores, ScoreConsumer *out)
+{
+	Value *v = result;
+
+	while (moves_all(v->node))
+		v = node_operand(v->node, 0);
+	const Node *dot = v->node;
+	if (!dot || dot->op != OP_dot ||
+	    !type_same_shape(node_operand(dot, 0)->type, scores))
+		return false;
+	const DotAttr *a = dot->attr;
+	Value *y = node_operand(dot, 1);
+	Ints x_free = free_axes(scores->rank, &a->x_batch, &a->x_contract);
+	Ints axes = a->y_batch, score = a->x_batch;
+	int rank = v->type->rank;
+
+	*out = (ScoreConsumer){.dot = dot, .tile = node_operand(dot, 0), .result = result};
+	for (int i = 0; i < a->y_contract.n; i++) {
+		append(&axes, a->y_contract.at[i]);
+		append(&score, a->x_contract.at[i]);
+	}
+	for (int i = 0; i < rank; i++)
+		out->score_axis[i] = -1;
+	for (int i = 0; i < a->x_batch.n; i++)
+		out->score_axis[result_axis(a, i)] = (int)a->x_batch.at[i];
+	for (int i = 0; i < x_free.n; i++)
+		out->score_axis[result_axis(a, a->x_batch.n + i)] = (int)x_free.at[i];
+	bool ok = describe(&out->matrix, y, &axes, &score, scores->rank);
+	out->width = out->matrix.width;
+	/* sums over keys, or over all queries */
+	return ok && out->matrix.has_keys == ints_has(&a->x_contract, scores->rank - 1);
+}
+
+bool
+score_matrix_equal(const ScoreMatrix *a, const ScoreMatrix *b)
+{
+	return a->value == b->value && memcmp(a->score_axis, b->score_axis, sizeof(a->score_axis)) == 0;
+}
+
+/* ---- arrays */
+ScoreTiles
+score_tiles(Lower *lw, Type scores, DType type)
+{
+	const ProductTiles *p = lw->target->product;
+	int narrower = type == F64 ? 2 : 1;
+	ScoreTiles t = {.lw = lw,
+	                .scores = scores,
+	                .type = type,
+	                .lanes = p->columns / 2 / narrower,
+	                .rows = p->rows};
+
+	for (int r = 0; r < t.rows; r++)
+		t.sums[r] = lb_local(lw->lb, type, 2 * t.lanes);
+	return t;
+}
+
+int64_t
+score_padded(const ScoreTiles *t, int64_t n)
+{
+	return (n + t->lanes - 1) / t->lanes * t->lanes;
+}
+
+Index
+score_index(const ScoreTiles *t)
+{
+	Index at = {.rank = t->scores->rank};
+
+	for (int i = 0; i < at.rank; i++)
+		at.at[i] = t->scores->dims[i] == 1 ? affine_constant(0) : t->at[i];
+	return at;
+}
+
+/* The element of m in the row that t->at tells. */
+static LoopValue
+element(ScoreTiles *t, const ScoreMatrix *m, Affine w)
+{
+	Type type = m->value->type;
+	Index at = {.rank = type->rank};
+
+	for (int i = 0; i < type->rank; i++)
+		at.at[i] = type->dims[i] == 1           ? affine_constant(0)
+		           : m->score_axis[i] < 0 ? w
+		                                  : t->at[m->score_axis[i]];
+	LoopValue x = lower_element(t->lw, m->value, &at);
+	return lb_type(t->lw->lb, x) == t->type ? x : lb_cast(t->lw->lb, t->type, x);
+}
+
+/* Stores zeros behind the n elements of each of `rows` rows, up to whole vectors. */
+static void
+pad_rows(ScoreTiles *t, int array, int64_t rows, int64_t n)
+{
+	LoopBuilder *lb = t->lw->lb;
+	int64_t pitch = score_padded(t, n);
+
+	if (pitch == n)
+		return;
+	Affine i = affine_scalar(lb, lb_for(lb, LOOP_PLAIN, rows));
+	Affine j = affine_scalar(lb, lb_for(lb, LOOP_VECTOR, pitch - n));
+	lb_store(lb, array, affine_plus(affine_add_scaled(lb, j, i, pitch), n),
+	         lb_number(lb, t->type, 0));
+	lb_end(lb);
+	lb_end(lb);
+}
+
+TileView
+score_copy(ScoreTiles *t, const ScoreMatrix *m, int axis, Affine first, int64_t n, int array,
+           bool across)
+{
+	LoopBuilder *lb = t->lw->lb;
+	int64_t inner = across ? n : m->width, outer = across ? m->width : n;
+	int64_t pitch = score_padded(t, inner);
+	Affine before = t->at[axis];
+	Affine i = affine_scalar(lb, lb_for(lb, LOOP_PLAIN, outer));
+	Affine j = affine_scalar(lb, lb_for(lb, LOOP_VECTOR, inner));
+
+	t->at[axis] = affine_add(lb, first, across ? j : i);
+	lb_store(lb, array, affine_add_scaled(lb, j, i, pitch), element(t, m, across ? i : j));
+	lb_end(lb);
+	lb_end(lb);
+	t->at[axis] = before;
+	pad_rows(t, array, outer, inner);
+	return across ? (TileView){array, 1, pitch} : (TileView){array, pitch, 1};
+}
+
+/* ---- products */
+/* A block of sums in registers: rows of a, columns of b. */
+static void
+multiply_block(ScoreTiles *t, TileView c, bool adds, int scale, TileView a, TileView b, Affine row,
+               int n_rows, Affine column, int64_t n_columns, int64_t k)
+{
+	LoopBuilder *lb = t->lw->lb;
+	LoopValue x[MOST_PRODUCT_ROWS];
+	Affine at = affine_add_scaled(lb, affine_scale(lb, column, c.column), row, c.row);
+	Affine j = affine_scalar(lb, lb_for(lb, LOOP_VECTOR, n_columns));
+
+	for (int r = 0; r < n_rows; r++) {
+		LoopValue sum = lb_number(lb, t->type, 0);
+		if (adds)
+			sum = lb_load(lb, c.array, affine_add(lb, affine_plus(at, r * c.row), j));
+		if (scale >= 0)
+			sum = lb_binary(lb, LOOP_mul, sum,
+			                lb_load(lb, scale, affine_plus(row, r)));
+		lb_store(lb, t->sums[r], j, sum);
+	}
+	lb_end(lb);
+	Affine s = affine_scalar(lb, lb_for(lb, LOOP_PLAIN, k));
+	Affine left = affine_add_scaled(lb, affine_scale(lb, row, a.row), s, a.column);
+	for (int r = 0; r < n_rows; r++)
+		x[r] = lb_load(lb, a.array, affine_plus(left, r * a.row));
+	j = affine_scalar(lb, lb_for(lb, LOOP_VECTOR, n_columns));
+	Affine right = affine_add_scaled(lb, affine_add(lb, column, j), s, b.row);
+	LoopValue y = lb_load(lb, b.array, right);
+	for (int r = 0; r < n_rows; r++) {
+		LoopValue sum = lb_load(lb, t->sums[r], j);
+		lb_store(lb, t->sums[r], j,
+		         lb_op(lb, LOOP_fma, t->type, (LoopValue[]){x[r], y, sum}));
+	}
+	lb_end(lb);
+	lb_end(lb);
+	j = affine_scalar(lb, lb_for(lb, LOOP_VECTOR, n_columns));
+	for (int r = 0; r < n_rows; r++)
+		lb_store(lb, c.array, affine_add(lb, affine_plus(at, r * c.row), j),
+		         lb_load(lb, t->sums[r], j));
+	lb_end(lb);
+}
+
+void
+score_multiply(ScoreTiles *t, TileView c, bool adds, int scale, TileView a, TileView b, int64_t m,
+               int64_t n, int64_t k)
+{
+	LoopBuilder *lb = t->lw->lb;
+	int64_t strip = 2 * t->lanes;
+
+	for (Pieces s = pieces(lb, score_padded(t, n), strip); s.size; pieces_next(&s)) {
+		Affine column = affine_scale(lb, s.number, strip);
+		for (Pieces r = pieces(lb, m, t->rows); r.size; pieces_next(&r))
+			multiply_block(t, c, adds || scale >= 0, scale, a, b,
+			               affine_scale(lb, r.number, t->rows), (int)r.size, column,
+			               s.size, k);
+	}
+}
+
+Affine
+score_place(ScoreTiles *t, const ScoreConsumer *c, Affine w)
+{
+	LoopBuilder *lb = t->lw->lb;
+	const Value *views[MAX_RANK], *dot = node_result(c->dot, 0);
+	Index at = {.rank = dot->type->rank}, next;
+	int n = 0;
+
+	for (int i = 0; i < at.rank; i++)
+		at.at[i] = dot->type->dims[i] == 1      ? affine_constant(0)
+		           : c->score_axis[i] < 0 ? w
+		                                  : t->at[c->score_axis[i]];
+	for (const Value *v = c->result; v != dot && n < MAX_RANK; v = node_operand(v->node, 0))
+		views[n++] = v;
+	for (Type from = dot->type; n > 0; from = views[n]->type) {
+		const Node *view = views[--n]->node;
+		next = (Index){.rank = views[n]->type->rank};
+		if (view->op == OP_reshape)
+			index_split(lb, views[n]->type, index_flat(lb, from, &at), &next);
+		for (int i = 0; view->op == OP_transpose && i < next.rank; i++)
+			next.at[i] = at.at[((const TransposeAttr *)view->attr)->order.at[i]];
+		at = next;
+	}
+	return index_flat(lb, c->result->type, &at);
+}

@@ -1,0 +1,73 @@
+/* Private to groups: kernels that compute scores tile by tile. Such a kernel has products of two
+ * matrices whose result has the scores' shape, elementwise nodes over scores, and products of
+ * scores with a matrix. Example: in attention, q k gives scores, and weights v consumes them. No
+ * score leaves the kernel: it multiplies a block of queries with a block of keys, does the
+ * elementwise nodes on this tile, and adds the tile's products to its results. */
+#ifndef GRADC_CODEGEN_GROUPS_SCORE_TILES_H
+#define GRADC_CODEGEN_GROUPS_SCORE_TILES_H
+
+#include "codegen/kernels/tiles.h"
+#include "codegen/lower/lower.h"
+
+/* A matrix whose rows are queries or keys, such as q: an operand of a product. */
+typedef struct {
+	Value *value;
+	int score_axis[MAX_RANK]; /* by axis of value: axis of the scores; -1: the width */
+	int64_t width;
+	bool has_keys; /* do its rows belong to keys? */
+} ScoreMatrix;
+
+/* A product whose result has the scores' shape. */
+typedef struct {
+	const Node *dot;
+	ScoreMatrix queries, keys;
+} ScoreProduct;
+
+/* A product of a value of the scores' shape with a matrix. */
+typedef struct {
+	const Node *dot;
+	Value *tile;        /* the value of the scores' shape */
+	ScoreMatrix matrix; /* rows are keys: the result has rows of queries, and vice versa */
+	/* a result of the kernel: the dot's result, perhaps reshaped and transposed */
+	Value *result;
+	int64_t width;
+	int score_axis[MAX_RANK]; /* by axis of the dot's result: axis of the scores; -1: the width */
+} ScoreConsumer;
+
+/* Describes a product. False: the product has another form, such as a width of several axes. */
+bool score_product(const Node *dot, Type scores, ScoreProduct *out);
+/* result: a result of the function; tile must be operand 0 of the product behind it. */
+bool score_consumer(Value *result, Type scores, ScoreConsumer *out);
+bool score_matrix_equal(const ScoreMatrix *a, const ScoreMatrix *b);
+
+/* ---- emitting */
+/* A block of a matrix in an array of the kernel: element (i, j) lies at i * row + j * column. */
+typedef struct {
+	int array;
+	int64_t row, column;
+} TileView;
+typedef struct {
+	Lower *lw;
+	Type scores;
+	DType type; /* of all arrays */
+	int lanes;
+	int rows;                    /* of a block of sums in registers */
+	int sums[MOST_PRODUCT_ROWS]; /* arrays that the kernel's compiler keeps in registers */
+	/* the index into the scores, by axis: loop variables */
+	Affine at[MAX_RANK];
+} ScoreTiles;
+ScoreTiles score_tiles(Lower *lw, Type scores, DType type);
+int64_t score_padded(const ScoreTiles *t, int64_t n); /* n in whole vectors */
+Index score_index(const ScoreTiles *t);
+/* Copies rows first, first + 1, ... of m (n rows along axis `axis` of the scores) to an array:
+ * [n, width], or [width, n] if `across`. The last axis is padded with zeros to whole vectors. */
+TileView score_copy(ScoreTiles *t, const ScoreMatrix *m, int axis, Affine first, int64_t n,
+                    int array, bool across);
+/* c = a b, or c + a b if `adds`, or c * scale[row] + a b if scale is an array, not -1. c has m
+ * rows and n columns, in whole vectors. */
+void score_multiply(ScoreTiles *t, TileView c, bool adds, int scale, TileView a, TileView b,
+                    int64_t m, int64_t n, int64_t k);
+/* Place of element `w` of the row of a consumer's result that t->at tells. */
+Affine score_place(ScoreTiles *t, const ScoreConsumer *c, Affine w);
+
+#endif
