@@ -1,9 +1,39 @@
 /* The pass `ungroup`: puts the nodes of a group in place of its call, if no strategy of the program's
- * target computes the group in one kernel. Changes no number. Takes linear time in the number of
- * nodes. */
+ * target computes the group in one kernel. Then drops the functions that no node calls: gradients of
+ * groups, which have become part of the backward pass. Changes no number. Takes linear time in the
+ * number of nodes. */
 #include "codegen/codegen.h"
 #include "codegen/strategy/strategy.h"
 #include "ir/groups/groups.h"
+
+/* Marks the functions that f's nodes name. */
+static void
+mark_named(const Function *f, bool *named)
+{
+	for_each_node(f, n)
+		for (const Field *field = op_row(n)->fields; field && field->name; field++) {
+			if (field->kind != FIELD_FUNC)
+				continue;
+			const Function *g = *(Function **)((char *)n->attr + field->offset);
+			if (g)
+				named[g->index] = true;
+		}
+}
+
+/* Drops the helpers that no node names. What a dropped helper names stays: it was inlined before. */
+static void
+drop_unnamed(Pass *p, Module *m)
+{
+	bool *named = NEW_ARRAY(p->scratch, bool, m->functions.n);
+
+	for_each_function(m, f)
+		mark_named(f, named);
+	for (int i = m->functions.n - 1; i >= 0; i--) {
+		Function *f = m->functions.at[i];
+		if (f->role == ROLE_HELPER && f->kind == FUNCTION_PLAIN && !named[i])
+			function_remove(f);
+	}
+}
 
 static bool
 run_ungroup(Pass *p, Module *m)
@@ -21,6 +51,7 @@ run_ungroup(Pass *p, Module *m)
 			p->changed = true;
 		}
 	}
+	drop_unnamed(p, m);
 	return true;
 }
 
