@@ -18,6 +18,7 @@ typedef struct {
 	Type shape; /* of the scores: batch, queries, keys */
 	ScoreProduct scores;
 	ScoreConsumer output;
+	ScoreRange range;
 	Value *logits, *p, *most, *sum;
 	/* are weights 0 where p is NaN? Then rows without a finite logit are 0 */
 	bool guarded;
@@ -61,6 +62,7 @@ find_parts(const Function *f, Attention *a)
 	if (!dot || !a->logits || !a->p || operand_of(a->most, OP_reduce) != a->logits)
 		return false;
 	a->shape = a->logits->type;
+	a->range = score_range(f, a->shape);
 	for_each_node(f, n)
 		a->guarded |= n->op == OP_is_nan && node_operand(n, 0) == a->p;
 	return score_product(dot, a->shape, &a->scores) &&
@@ -122,6 +124,7 @@ make_logits(Block *b, int64_t n_keys, Affine first_key)
 	Affine i = vector_of_queries(b), at = affine_add_scaled(lb, i, j, b->pitch);
 	Index index = score_index(&b->t);
 	lower_give_element(b->t.lw, b->a->scores.dot, &index, lb_load(lb, b->tile, at));
+	score_inside(&b->t, &b->a->range, &index);
 	LoopValue x = lower_element(b->t.lw, b->a->logits, &index);
 	lb_store(lb, b->tile, at, x);
 	lb_store(lb, b->tile_most, i, lb_binary(lb, LOOP_max, lb_load(lb, b->tile_most, i), x));
@@ -255,6 +258,35 @@ store_output(Block *b)
 	lb_end(lb);
 }
 
+/* The blocks of keys that some query of the block sees. */
+static void
+seen_blocks(Block *b, int64_t keys, int64_t size)
+{
+	LoopBuilder *lb = b->t.lw->lb;
+	int64_t whole = keys / size, rest = keys % size;
+	KeysSeen seen = score_keys_seen(&b->t, &b->a->range, b->query, b->first, b->n);
+	LoopValue width = lb_int(lb, S64, size);
+
+	if (whole) {
+		LoopValue first = lb_binary(lb, LOOP_div, seen.begin, width);
+		LoopValue end = lb_binary(lb, LOOP_add, seen.end, lb_int(lb, S64, size - 1));
+		end = lb_binary(lb, LOOP_min, lb_binary(lb, LOOP_div, end, width),
+		                lb_int(lb, S64, whole));
+		Affine n = affine_scalar(lb, lb_binary(lb, LOOP_sub, end, first));
+		Affine k = affine_scalar(lb, lb_for_below(lb, LOOP_PLAIN, whole, n));
+		LoopValue number = lb_affine(lb, affine_add(lb, k, affine_scalar(lb, first)));
+		number = lb_binary(lb, LOOP_min, number, lb_int(lb, S64, whole - 1));
+		lb_within(lb, number, whole);
+		key_block(b, affine_scale(lb, affine_scalar(lb, number), size), size);
+		lb_end(lb);
+	}
+	if (rest) {
+		lb_if(lb, lb_compare(lb, LOOP_gt, seen.end, lb_int(lb, S64, whole * size)));
+		key_block(b, affine_constant(whole * size), rest);
+		lb_end(lb);
+	}
+}
+
 static void
 query_block(Block *b, const AttentionTiles *at)
 {
@@ -264,8 +296,11 @@ query_block(Block *b, const AttentionTiles *at)
 	b->pitch = score_padded(&b->t, b->n);
 	score_copy(&b->t, &b->a->scores.queries, b->query, b->first, b->n, b->q, true);
 	begin(b);
-	for (Pieces k = pieces(lb, keys, at->keys); k.size; pieces_next(&k))
-		key_block(b, affine_scale(lb, k.number, at->keys), k.size);
+	if (b->a->range.select)
+		seen_blocks(b, keys, at->keys);
+	else
+		for (Pieces k = pieces(lb, keys, at->keys); k.size; pieces_next(&k))
+			key_block(b, affine_scale(lb, k.number, at->keys), k.size);
 	store_rows(b);
 	store_output(b);
 }

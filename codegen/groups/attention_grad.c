@@ -19,6 +19,7 @@ typedef struct {
 	ScoreConsumer consumers[MOST_PRODUCTS];
 	Value *tiles[MOST_PRODUCTS]; /* the values that consumers read */
 	int tile_of[MOST_PRODUCTS];  /* by consumer */
+	ScoreRange range;
 } AttentionGrad;
 
 static bool
@@ -69,6 +70,7 @@ find_parts(const Function *f, AttentionGrad *a)
 		    !score_product(n, a->shape, &a->products[a->n_products++]))
 			return false;
 	}
+	a->range = score_range(f, a->shape);
 	return a->n_products > 0;
 }
 
@@ -154,6 +156,7 @@ make_tiles(Block *b, Affine first_query, int64_t n_queries, Affine first_key, in
 	Index index = score_index(&b->t);
 	for (int k = 0; k < a->n_products; k++)
 		lower_give_element(lw, a->products[k].dot, &index, lb_load(lb, b->tiles[k], at));
+	score_inside(&b->t, &a->range, &index);
 	for (int k = 0; k < a->n_tiles; k++) {
 		LoopValue x = lower_element(lw, a->tiles[k], &index);
 		made[k] = lb_type(lb, x) == b->t.type ? x : lb_cast(lb, b->t.type, x);
@@ -260,6 +263,18 @@ close_loops(LoopBuilder *lb, int n)
 		lb_end(lb);
 }
 
+/* Opens a condition: some query of a block sees some key of a block. */
+static void
+if_seen(Block *b, Affine first_query, int64_t n_queries, Affine first_key, int64_t n_keys)
+{
+	LoopBuilder *lb = b->t.lw->lb;
+	KeysSeen seen = score_keys_seen(&b->t, &b->a->range, b->query, first_query, n_queries);
+	LoopValue from = lb_affine(lb, first_key), to = lb_affine(lb, affine_plus(first_key, n_keys));
+
+	lb_if(lb, lb_binary(lb, LOOP_and, lb_compare(lb, LOOP_lt, seen.begin, to),
+	                    lb_compare(lb, LOOP_gt, seen.end, from)));
+}
+
 static void
 key_block(Block *b, Affine first, int64_t n)
 {
@@ -275,8 +290,12 @@ key_block(Block *b, Affine first, int64_t n)
 	for (Pieces q = pieces(lb, a->shape->dims[b->query], at->grad_queries); q.size;
 	     pieces_next(&q)) {
 		Affine first_query = affine_scale(lb, q.number, at->grad_queries);
+		if (a->range.select)
+			if_seen(b, first_query, q.size, first, n);
 		fill_copies(b, false, first_query, q.size);
 		add_products(b, first_query, q.size, first, n);
+		if (a->range.select)
+			lb_end(lb);
 	}
 	close_loops(lb, loops);
 	for (int i = 0; i < a->n_consumers; i++)

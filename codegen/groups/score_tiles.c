@@ -3,6 +3,7 @@
 #include "codegen/fuse/fuse.h"
 #include "ir/ops/ops.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- descriptions */
@@ -109,6 +110,70 @@ score_consumer(Value *result, Type scores, ScoreConsumer *out)
 	out->width = out->matrix.width;
 	/* sums over keys, or over all queries */
 	return ok && out->matrix.has_keys == ints_has(&a->x_contract, scores->rank - 1);
+}
+
+/* ---- ranges of keys */
+/* The row value that v repeats along keys, if v is `op`(number of the key, row value). */
+static const Value *
+bound_of(const Value *v, OpKind op)
+{
+	const Node *n = v->node;
+	const Node *j = n && n->op == op ? node_operand(n, 0)->node : NULL;
+	const Node *row = j && j->op == OP_iota ? node_operand(n, 1)->node : NULL;
+
+	return row && row->op == OP_broadcast ? node_operand(row, 0) : NULL;
+}
+
+static bool
+is_infinity_below(const Value *v)
+{
+	double number;
+
+	return value_splat(v, &number) && number == -INFINITY;
+}
+
+ScoreRange
+score_range(const Function *f, Type scores)
+{
+	for_each_node(f, n) {
+		const Node *both = n->op == OP_select ? node_operand(n, 0)->node : NULL;
+		if (!both || both->op != OP_and || !is_infinity_below(node_operand(n, 2)) ||
+		    !type_same_shape(node_result(n, 0)->type, scores))
+			continue;
+		ScoreRange r = {n, bound_of(node_operand(both, 0), OP_ge),
+		                bound_of(node_operand(both, 1), OP_lt)};
+		if (r.begin && r.end)
+			return r;
+	}
+	return (ScoreRange){0};
+}
+
+KeysSeen
+score_keys_seen(ScoreTiles *t, const ScoreRange *range, int axis, Affine first, int64_t n)
+{
+	LoopBuilder *lb = t->lw->lb;
+	Affine before = t->at[axis];
+	Affine i = affine_scalar(lb, lb_for(lb, LOOP_PLAIN, n));
+	KeysSeen seen = {lb_accumulator(lb, ACC_MIN, S64), lb_accumulator(lb, ACC_MAX, S64)};
+
+	t->at[axis] = affine_add(lb, first, i);
+	Index at = score_index(t);
+	at.rank--;
+	LoopValue begin = lower_element(t->lw, range->begin, &at);
+	LoopValue end = lower_element(t->lw, range->end, &at);
+	lb_accumulate(lb, seen.begin, lb_cast(lb, S64, begin));
+	lb_accumulate(lb, seen.end, lb_cast(lb, S64, end));
+	lb_end(lb);
+	t->at[axis] = before;
+	return seen;
+}
+
+void
+score_inside(ScoreTiles *t, const ScoreRange *range, const Index *at)
+{
+	if (range->select)
+		lower_give_element(t->lw, range->select, at,
+		                   lower_element(t->lw, node_operand(range->select, 1), at));
 }
 
 bool

@@ -34,6 +34,14 @@ typedef struct {
 	int score_axis[MAX_RANK]; /* by axis of the dot's result: axis of the scores; -1: the width */
 } ScoreConsumer;
 
+/* The keys that each query sees: logits of keys outside of [begin, end) are -inf. A block of keys
+ * that no query of a block sees is left out. */
+typedef struct {
+	const Node *select;        /* puts -inf outside of the range; NULL: each query sees all keys */
+	const Value *begin, *end;  /* of each row: the scores' axes without keys */
+} ScoreRange;
+ScoreRange score_range(const Function *f, Type scores);
+
 /* Describes a product. False: the product has another form, such as a width of several axes. */
 bool score_product(const Node *dot, Type scores, ScoreProduct *out);
 /* result: a result of the function; tile must be operand 0 of the product behind it. */
@@ -67,6 +75,15 @@ TileView score_copy(ScoreTiles *t, const ScoreMatrix *m, int axis, Affine first,
  * rows and n columns, in whole vectors. */
 void score_multiply(ScoreTiles *t, TileView c, bool adds, int scale, TileView a, TileView b,
                     int64_t m, int64_t n, int64_t k);
+/* The first key and the end of the keys that some query of a block sees. Queries are numbers first,
+ * first + 1, ... along axis `axis` of the scores; n of them. */
+typedef struct {
+	LoopValue begin, end; /* s64 */
+} KeysSeen;
+KeysSeen score_keys_seen(ScoreTiles *t, const ScoreRange *range, int axis, Affine first, int64_t n);
+/* For code that goes through no block outside of the range: tells the emitter that the logits at this index need no
+ * -inf. */
+void score_inside(ScoreTiles *t, const ScoreRange *range, const Index *at);
 /* Place of element `w` of the row of a consumer's result that t->at tells. */
 Affine score_place(ScoreTiles *t, const ScoreConsumer *c, Affine w);
 

@@ -31,6 +31,7 @@ typedef struct {
 	int keys_side;         /* operand of the scores that has the keys */
 	VEC(const Node *) own; /* nodes that only the attention should read */
 	int steps;
+	AttentionMask mask;
 	const char *why; /* it is not recognized; NULL: no reason so far */
 } Match;
 
@@ -307,6 +308,7 @@ typedef struct {
 	IntMap *absorbed; /* value id in the graph -> value in the body */
 	VEC(Link) list;
 	int n_absorbed;
+	AttentionMask mask;
 } Build;
 
 static bool
@@ -415,6 +417,8 @@ link_elementwise(Build *c, Link *l, const Node *n, const int *links)
 	for (int i = 0; i < n->n_operands; i++) {
 		Value *v = node_operand(n, i);
 		bool depends = links[i] >= 0 && c->list.at[links[i]].depends;
+		if (v && !depends && c->from->base == node_result(c->m->scores, 0))
+			attention_note_mask(&c->mask, n, i, &l->axes);
 		x[i] = depends ? c->list.at[links[i]].inside
 		       : v     ? merged_split(&c->b, absorb(c, v), &l->axes, c->a->sizes, c->a->n)
 		               : NULL;
@@ -698,6 +702,12 @@ build_body(Match *m, Attention *a, int keys)
 		return fail(m, "its softmax reads more than the scores");
 	if (dtype_info[a->logits->type->dtype].bits < 32)
 		return fail(m, "its softmax is computed in 16 bits");
+	if (attention_range_exists(m->r, a, &c.mask)) {
+		a->range = a->arguments.n;
+		vec_push(m->r->scratch, &a->arguments, (Value *)NULL);
+		vec_push(m->r->scratch, &a->arguments, (Value *)NULL);
+		a->logits = attention_range(&c.b, a, a->logits);
+	}
 	a->p = softmax(&c.b, a->logits, &a->most, &sum);
 	from = (Origin){m->p, axes, a->p};
 	a->weights = follow(&c, &from, node_operand(m->product, m->side), &axes);
@@ -709,6 +719,7 @@ build_body(Match *m, Attention *a, int keys)
 	Value *o = labels_dot(&c.b, a->weights, &all, v, &a->v, &a->o, a->o_type->dtype);
 	o = b_reshape(&c.b, o, ints_of_type(a->o_type));
 	b_return(&c.b, 3, (Value *[]){o, a->most, sum});
+	m->mask = c.mask;
 	function_name_result(a->body, "o");
 	function_name_result(a->body, "max");
 	function_name_result(a->body, "sum");
@@ -739,7 +750,7 @@ other_reader(const Match *m)
 }
 
 static void
-put_call(Match *m, const Attention *a, const GroupBody *body)
+put_call(Match *m, Attention *a, const GroupBody *body)
 {
 	Builder b = {.m = m->r->m,
 	             .f = m->r->f,
@@ -747,6 +758,9 @@ put_call(Match *m, const Attention *a, const GroupBody *body)
 	             .loc = m->product->loc,
 	             .phase = m->product->phase};
 	CallAttr attr = {.callee = body->body, .gradient = body->gradient};
+
+	if (a->range)
+		attention_range_set(&b, a, &m->mask);
 	Node *call = build_node(&b, OP_call, a->arguments.n, a->arguments.at, &attr);
 
 	value_replace_uses(node_result(m->product, 0), node_result(call, 0));

@@ -40,7 +40,27 @@ typedef struct {
 	/* in the body: */
 	Function *body;
 	Value *logits, *most, *p, *weights; /* most: the largest logit of each row */
+	int range; /* number of the argument for the first key; the next one is for the end. 0: no range */
 } Attention;
+
+/* What hides keys from queries: `value` is added to the scores, or selects between them and a
+ * number. */
+typedef struct {
+	Value *value; /* in the graph; NULL: nothing hides keys */
+	MergedAxes axes;
+	bool hides_true; /* of a bool: true hides, or false */
+	int n;           /* how many such values there are */
+} AttentionMask;
+/* Notes that n, which computes logits from logits and operand `other`, may hide keys. */
+void attention_note_mask(AttentionMask *mask, const Node *n, int other, const MergedAxes *axes);
+/* The keys that each query sees, as far as the mask tells: logits of keys outside of [begin, end)
+ * become -inf in the body. Adds two parameters to the body, whose arguments attention_range_set
+ * sets, and returns the logits. */
+Value *attention_range(Builder *b, Attention *a, Value *logits);
+/* Builds the arguments in the graph, before the product. False: the mask has another form. */
+bool attention_range_set(Builder *graph, Attention *a, const AttentionMask *mask);
+/* Can attention_range_set build them? */
+bool attention_range_exists(Recognition *r, const Attention *a, const AttentionMask *mask);
 
 /* The gradient of the body: a function that calls a group of its own. The pair function takes the
  * body's operands, its results and the gradient of o. */
