@@ -253,7 +253,7 @@ store_output(Block *b)
 	x = lb_binary(lb, LOOP_div, x, sum);
 	if (b->a->guarded)
 		x = lb_select(lb, lb_op(lb, LOOP_is_nan, BOOL, &sum), lb_number(lb, b->t.type, 0), x);
-	lb_store(lb, lower_buffer(lw, out->result), score_place(&b->t, out, w), x);
+	lb_store(lb, lower_buffer(lw, out->to.result), score_place(&b->t, &out->to, w), x);
 	lb_end(lb);
 	lb_end(lb);
 }

@@ -8,15 +8,16 @@
 
 extern const GroupStrategy group_strategy_attention_grad;
 
-enum { MOST_PRODUCTS = 4, MOST_MATRICES = 8 };
+enum { MOST_PRODUCTS = 4, MOST_MATRICES = 8, MOST_SUMS = 4 };
 
 /* The nodes of the body: products that make scores, and those that consume them. */
 typedef struct {
 	Type shape; /* of the scores: batch, queries, keys */
 	DType type;
-	int n_products, n_consumers, n_tiles;
+	int n_products, n_consumers, n_sums, n_tiles;
 	ScoreProduct products[MOST_PRODUCTS];
 	ScoreConsumer consumers[MOST_PRODUCTS];
+	ScoreSum sums[MOST_SUMS];
 	Value *tiles[MOST_PRODUCTS]; /* the values that consumers read */
 	int tile_of[MOST_PRODUCTS];  /* by consumer */
 	ScoreRange range;
@@ -43,26 +44,44 @@ add_tile(AttentionGrad *a, int consumer)
 	a->tile_of[consumer] = i;
 }
 
+/* A result of the function is a product of a tile with a matrix, or a sum of a tile. */
+static bool
+add_result(AttentionGrad *a, Value *result)
+{
+	ScoreConsumer *c = &a->consumers[a->n_consumers];
+
+	if (compute_type(result->type->dtype) != result->type->dtype)
+		return false; /* sums lie in memory between blocks of keys */
+	if (a->n_consumers < MOST_PRODUCTS && score_consumer(result, a->shape, c)) {
+		add_tile(a, a->n_consumers++);
+		return true;
+	}
+	return a->n_sums < MOST_SUMS && score_sum(result, a->shape, &a->sums[a->n_sums++]);
+}
+
+/* The first result's product with the scores' shape; NULL: it is no product. */
+static const Node *
+first_product(const Function *f)
+{
+	const Value *v = function_result(f, 0);
+
+	while (v->node && (v->node->op == OP_reshape || v->node->op == OP_transpose))
+		v = node_operand(v->node, 0);
+	return v->node && v->node->op == OP_dot ? v->node : NULL;
+}
+
 static bool
 find_parts(const Function *f, AttentionGrad *a)
 {
-	const Node *ret = function_return(f);
+	const Node *ret = function_return(f), *dot = first_product(f);
 
-	for (int i = 0; i < ret->n_operands; i++) {
-		Value *v = node_operand(ret, i);
-		while (v->node && (v->node->op == OP_reshape || v->node->op == OP_transpose))
-			v = node_operand(v->node, 0);
-		if (!v->node || v->node->op != OP_dot || i == MOST_PRODUCTS)
+	if (!dot)
+		return false;
+	a->shape = node_operand(dot, 0)->type;
+	a->type = compute_type(node_result(dot, 0)->type->dtype);
+	for (int i = 0; i < ret->n_operands; i++)
+		if (!add_result(a, node_operand(ret, i)))
 			return false;
-		a->shape = i ? a->shape : node_operand(v->node, 0)->type;
-		if (!score_consumer(node_operand(ret, i), a->shape, &a->consumers[i]))
-			return false;
-		a->n_consumers++;
-		add_tile(a, i);
-		a->type = compute_type(node_result(v->node, 0)->type->dtype);
-		if (node_result(v->node, 0)->type->dtype != a->type)
-			return false; /* sums lie in memory between blocks of keys */
-	}
 	for_each_node(f, n) {
 		if (n->op != OP_dot || is_consumer(a, n))
 			continue;
@@ -139,6 +158,17 @@ fill_copies(Block *b, bool keys, Affine first, int64_t n)
 	}
 }
 
+/* Adds x, an element of the sum's tile, to the sum in memory. */
+static void
+add_to_sum(Block *b, const ScoreSum *s, LoopValue x)
+{
+	LoopBuilder *lb = b->t.lw->lb;
+	int memory = lower_buffer(b->t.lw, s->to.result);
+	Affine place = score_place(&b->t, &s->to, affine_constant(0));
+
+	lb_store(lb, memory, place, lb_binary(lb, LOOP_add, lb_load(lb, memory, place), x));
+}
+
 /* The elementwise part: the tiles of the products become the tiles that consumers read. */
 static void
 make_tiles(Block *b, Affine first_query, int64_t n_queries, Affine first_key, int64_t n_keys)
@@ -161,6 +191,8 @@ make_tiles(Block *b, Affine first_query, int64_t n_queries, Affine first_key, in
 		LoopValue x = lower_element(lw, a->tiles[k], &index);
 		made[k] = lb_type(lb, x) == b->t.type ? x : lb_cast(lb, b->t.type, x);
 	}
+	for (int k = 0; k < a->n_sums; k++)
+		add_to_sum(b, &a->sums[k], lower_element(lw, a->sums[k].tile, &index));
 	for (int k = 0; k < a->n_tiles; k++)
 		lb_store(lb, b->tiles[k], at, made[k]);
 	lb_end(lb);
@@ -183,8 +215,8 @@ move_sums(Block *b, int consumer, Affine first, int64_t n, Move how)
 	b->t.at[axis] = affine_add(lb, first, i);
 	Affine w = affine_scalar(lb, lb_for(lb, LOOP_VECTOR, c->width));
 	Affine in_array = affine_add_scaled(lb, w, i, pitch);
-	Affine place = score_place(&b->t, c, w);
-	int memory = lower_buffer(lw, c->result);
+	Affine place = score_place(&b->t, &c->to, w);
+	int memory = lower_buffer(lw, c->to.result);
 	if (how == LOADS)
 		lb_store(lb, array, in_array, lb_load(lb, memory, place));
 	else
@@ -234,25 +266,36 @@ add_products(Block *b, Affine first_query, int64_t n_queries, Affine first_key, 
 	}
 }
 
-/* Opens loops over the axes of queries before the last one. Returns their number. */
+/* The loops over the scores' axes before queries and keys. Parts run over the axes that q and k have
+ * in common (batch, heads), unless a sum of tiles runs over them; then they are loops around the
+ * blocks of keys. Axes that only q has (heads that share their keys) are loops inside these. */
+typedef enum { OVER_PARTS, OVER_SUMS, OVER_QUERIES } Over;
+static Over
+loop_over(const AttentionGrad *a, int axis)
+{
+	const ScoreMatrix *keys = &a->products[0].keys;
+	bool of_keys = a->shape->dims[axis] == 1, summed = false;
+
+	for (int k = 0; k < keys->value->type->rank; k++)
+		of_keys |= keys->score_axis[k] == axis;
+	for (int k = 0; k < a->n_sums; k++)
+		summed |= a->sums[k].summed[axis];
+	return !of_keys ? OVER_QUERIES : summed ? OVER_SUMS : OVER_PARTS;
+}
+
+/* Opens the loops of one kind. Returns their number. */
 static int
-open_queries(Block *b, bool parallel)
+open_loops(Block *b, Over over)
 {
 	LoopBuilder *lb = b->t.lw->lb;
+	LoopMode mode = over == OVER_PARTS ? LOOP_PARALLEL : LOOP_PLAIN;
 	int opened = 0;
 
-	for (int i = 0; i < b->query; i++) {
-		bool of_keys = false;
-		const ScoreMatrix *keys = &b->a->products[0].keys;
-		for (int k = 0; k < keys->value->type->rank; k++)
-			of_keys |= keys->score_axis[k] == i;
-		bool batch = of_keys || b->a->shape->dims[i] == 1;
-		if (batch != parallel)
-			continue;
-		b->t.at[i] = affine_scalar(lb, lb_for(lb, parallel ? LOOP_PARALLEL : LOOP_PLAIN,
-		                                      b->a->shape->dims[i]));
-		opened++;
-	}
+	for (int i = 0; i < b->query; i++)
+		if (loop_over(b->a, i) == over) {
+			b->t.at[i] = affine_scalar(lb, lb_for(lb, mode, b->a->shape->dims[i]));
+			opened++;
+		}
 	return opened;
 }
 
@@ -286,7 +329,7 @@ key_block(Block *b, Affine first, int64_t n)
 	for (int i = 0; i < a->n_consumers; i++)
 		if (!a->consumers[i].matrix.has_keys)
 			clear_array(b, b->sums[i], n * score_padded(&b->t, a->consumers[i].width));
-	int loops = open_queries(b, false);
+	int loops = open_loops(b, OVER_QUERIES);
 	for (Pieces q = pieces(lb, a->shape->dims[b->query], at->grad_queries); q.size;
 	     pieces_next(&q)) {
 		Affine first_query = affine_scale(lb, q.number, at->grad_queries);
@@ -301,6 +344,26 @@ key_block(Block *b, Affine first, int64_t n)
 	for (int i = 0; i < a->n_consumers; i++)
 		if (!a->consumers[i].matrix.has_keys)
 			move_sums(b, i, first, n, STORES);
+}
+
+/* Stores zeros to the part of a sum that a part of the kernel computes. */
+static void
+clear_sum(Block *b, const ScoreSum *s)
+{
+	LoopBuilder *lb = b->t.lw->lb;
+	int loops = 0;
+
+	for (int i = 0; i <= b->key; i++) {
+		bool of_part = i < b->query && loop_over(b->a, i) == OVER_PARTS;
+		if (s->summed[i] || of_part)
+			continue;
+		LoopMode mode = i == b->key ? LOOP_VECTOR : LOOP_PLAIN;
+		b->t.at[i] = affine_scalar(lb, lb_for(lb, mode, b->a->shape->dims[i]));
+		loops++;
+	}
+	lb_store(lb, lower_buffer(b->t.lw, s->to.result),
+	         score_place(&b->t, &s->to, affine_constant(0)), lb_number(lb, b->t.type, 0));
+	close_loops(lb, loops);
 }
 
 static int64_t
@@ -343,17 +406,17 @@ emit_attention_grad(Lower *lw)
 	Block b = {.a = &a, .query = rank - 2, .key = rank - 1};
 	b.t = score_tiles(lw, a.shape, a.type);
 	declare_arrays(&b, smaller(queries, at->grad_queries), smaller(keys, at->grad_keys));
-	int loops = open_queries(&b, true);
-	int inner = open_queries(&b, false);
-	for (int i = 0; i < a.n_consumers; i++) {
-		if (!a.consumers[i].matrix.has_keys)
-			continue;
-		move_sums(&b, i, affine_constant(0), queries, CLEARS);
-	}
+	int parts = open_loops(&b, OVER_PARTS);
+	for (int i = 0; i < a.n_sums; i++)
+		clear_sum(&b, &a.sums[i]);
+	int summed = open_loops(&b, OVER_SUMS), inner = open_loops(&b, OVER_QUERIES);
+	for (int i = 0; i < a.n_consumers; i++)
+		if (a.consumers[i].matrix.has_keys)
+			move_sums(&b, i, affine_constant(0), queries, CLEARS);
 	close_loops(lb, inner);
 	for (Pieces k = pieces(lb, keys, at->grad_keys); k.size; pieces_next(&k))
 		key_block(&b, affine_scale(lb, k.number, at->grad_keys), k.size);
-	close_loops(lb, loops);
+	close_loops(lb, parts + summed);
 }
 
 const GroupStrategy group_strategy_attention_grad = {

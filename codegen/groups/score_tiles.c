@@ -78,13 +78,40 @@ moves_all(const Node *n)
 	return n && (n->op == OP_reshape || n->op == OP_transpose);
 }
 
+static Value *
+behind_moves(Value *v)
+{
+	while (moves_all(v->node))
+		v = node_operand(v->node, 0);
+	return v;
+}
+
+bool
+score_sum(Value *result, Type scores, ScoreSum *out)
+{
+	Value *v = behind_moves(result);
+	const ReduceAttr *a = v->node && v->node->op == OP_reduce ? v->node->attr : NULL;
+	int kept = 0;
+
+	*out = (ScoreSum){.to = {.result = result, .inner = v}, .tile = v};
+	if (a && a->kind != REDUCE_SUM)
+		return false;
+	if (a)
+		out->tile = node_operand(v->node, 0);
+	for (int i = 0; i < scores->rank; i++) {
+		out->summed[i] = a && ints_has(&a->axes, i);
+		if (!out->summed[i])
+			out->to.score_axis[kept++] = i;
+	}
+	return type_same_shape(out->tile->type, scores) && !out->summed[scores->rank - 1];
+}
+
 bool
 score_consumer(Value *result, Type scores, ScoreConsumer *out)
 {
 	Value *v = result;
 
-	while (moves_all(v->node))
-		v = node_operand(v->node, 0);
+	v = behind_moves(v);
 	const Node *dot = v->node;
 	if (!dot || dot->op != OP_dot ||
 	    !type_same_shape(node_operand(dot, 0)->type, scores))
@@ -95,17 +122,17 @@ score_consumer(Value *result, Type scores, ScoreConsumer *out)
 	Ints axes = a->y_batch, score = a->x_batch;
 	int rank = v->type->rank;
 
-	*out = (ScoreConsumer){.dot = dot, .tile = node_operand(dot, 0), .result = result};
+	*out = (ScoreConsumer){.dot = dot, .tile = node_operand(dot, 0), .to = {result, v, {0}}};
 	for (int i = 0; i < a->y_contract.n; i++) {
 		append(&axes, a->y_contract.at[i]);
 		append(&score, a->x_contract.at[i]);
 	}
 	for (int i = 0; i < rank; i++)
-		out->score_axis[i] = -1;
+		out->to.score_axis[i] = -1;
 	for (int i = 0; i < a->x_batch.n; i++)
-		out->score_axis[result_axis(a, i)] = (int)a->x_batch.at[i];
+		out->to.score_axis[result_axis(a, i)] = (int)a->x_batch.at[i];
 	for (int i = 0; i < x_free.n; i++)
-		out->score_axis[result_axis(a, a->x_batch.n + i)] = (int)x_free.at[i];
+		out->to.score_axis[result_axis(a, a->x_batch.n + i)] = (int)x_free.at[i];
 	bool ok = describe(&out->matrix, y, &axes, &score, scores->rank);
 	out->width = out->matrix.width;
 	/* sums over keys, or over all queries */
@@ -326,20 +353,20 @@ score_multiply(ScoreTiles *t, TileView c, bool adds, int scale, TileView a, Tile
 }
 
 Affine
-score_place(ScoreTiles *t, const ScoreConsumer *c, Affine w)
+score_place(ScoreTiles *t, const ScoreResult *r, Affine w)
 {
 	LoopBuilder *lb = t->lw->lb;
-	const Value *views[MAX_RANK], *dot = node_result(c->dot, 0);
-	Index at = {.rank = dot->type->rank}, next;
+	const Value *views[MAX_RANK];
+	Index at = {.rank = r->inner->type->rank}, next;
 	int n = 0;
 
 	for (int i = 0; i < at.rank; i++)
-		at.at[i] = dot->type->dims[i] == 1      ? affine_constant(0)
-		           : c->score_axis[i] < 0 ? w
-		                                  : t->at[c->score_axis[i]];
-	for (const Value *v = c->result; v != dot && n < MAX_RANK; v = node_operand(v->node, 0))
+		at.at[i] = r->inner->type->dims[i] == 1 ? affine_constant(0)
+		           : r->score_axis[i] < 0 ? w
+		                                  : t->at[r->score_axis[i]];
+	for (const Value *v = r->result; v != r->inner && n < MAX_RANK; v = node_operand(v->node, 0))
 		views[n++] = v;
-	for (Type from = dot->type; n > 0; from = views[n]->type) {
+	for (Type from = r->inner->type; n > 0; from = views[n]->type) {
 		const Node *view = views[--n]->node;
 		next = (Index){.rank = views[n]->type->rank};
 		if (view->op == OP_reshape)
@@ -348,5 +375,5 @@ score_place(ScoreTiles *t, const ScoreConsumer *c, Affine w)
 			next.at[i] = at.at[((const TransposeAttr *)view->attr)->order.at[i]];
 		at = next;
 	}
-	return index_flat(lb, c->result->type, &at);
+	return index_flat(lb, r->result->type, &at);
 }

@@ -23,16 +23,28 @@ typedef struct {
 	ScoreMatrix queries, keys;
 } ScoreProduct;
 
+/* A result of the kernel, and the value that it is, perhaps reshaped and transposed. */
+typedef struct {
+	Value *result, *inner;
+	int score_axis[MAX_RANK]; /* by axis of inner: axis of the scores; -1: the width */
+} ScoreResult;
+
 /* A product of a value of the scores' shape with a matrix. */
 typedef struct {
 	const Node *dot;
 	Value *tile;        /* the value of the scores' shape */
 	ScoreMatrix matrix; /* rows are keys: the result has rows of queries, and vice versa */
-	/* a result of the kernel: the dot's result, perhaps reshaped and transposed */
-	Value *result;
+	ScoreResult to;     /* the product */
 	int64_t width;
-	int score_axis[MAX_RANK]; /* by axis of the dot's result: axis of the scores; -1: the width */
 } ScoreConsumer;
+
+/* A sum of a value of the scores' shape over some axes, but not over keys: the gradient of what was
+ * added to the scores. */
+typedef struct {
+	Value *tile;
+	ScoreResult to;
+	bool summed[MAX_RANK]; /* by axis of the scores */
+} ScoreSum;
 
 /* The keys that each query sees: logits of keys outside of [begin, end) are -inf. A block of keys
  * that no query of a block sees is left out. */
@@ -46,6 +58,7 @@ ScoreRange score_range(const Function *f, Type scores);
 bool score_product(const Node *dot, Type scores, ScoreProduct *out);
 /* result: a result of the function; tile must be operand 0 of the product behind it. */
 bool score_consumer(Value *result, Type scores, ScoreConsumer *out);
+bool score_sum(Value *result, Type scores, ScoreSum *out);
 bool score_matrix_equal(const ScoreMatrix *a, const ScoreMatrix *b);
 
 /* ---- emitting */
@@ -84,7 +97,7 @@ KeysSeen score_keys_seen(ScoreTiles *t, const ScoreRange *range, int axis, Affin
 /* For code that goes through no block outside of the range: tells the emitter that the logits at this index need no
  * -inf. */
 void score_inside(ScoreTiles *t, const ScoreRange *range, const Index *at);
-/* Place of element `w` of the row of a consumer's result that t->at tells. */
-Affine score_place(ScoreTiles *t, const ScoreConsumer *c, Affine w);
+/* Place of the element of a result that t->at tells; w: its number along the width. */
+Affine score_place(ScoreTiles *t, const ScoreResult *r, Affine w);
 
 #endif

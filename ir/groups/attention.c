@@ -318,18 +318,19 @@ fail(Match *m, const char *why)
 	return false;
 }
 
+static bool
+is_trained(const Recognition *r, const Value *v)
+{
+	return dtype_is_float(v->type->dtype) && (v->id >= r->n_values || r->trained[v->id]);
+}
+
 /* A parameter of the body that stands for v. */
 static Value *
 argument(Build *c, Value *v, const char *name)
 {
 	vec_push(c->m->r->scratch, &c->a->arguments, v);
+	vec_push(c->m->r->scratch, &c->a->trained, c->a->arguments.n > 3 && is_trained(c->m->r, v));
 	return function_param(c->a->body, v->type, name);
-}
-
-static bool
-is_trained(const Recognition *r, const Value *v)
-{
-	return dtype_is_float(v->type->dtype) && (v->id >= r->n_values || r->trained[v->id]);
 }
 
 /* Should the body compute v itself? Yes, if v has an element for each query and key, and costs
@@ -348,9 +349,8 @@ should_absorb(const Build *c, const Value *v)
 		return true;
 	if (fuse == FUSE_INDEX && n->n_operands == 0)
 		return n->op != OP_constant;
-	return (fuse == FUSE_ELEMENTWISE || fuse == FUSE_INDEX) && !is_trained(c->m->r, v) &&
-	       !op_row(n)->effect &&
-	       v->type->n >= a->sizes[a->n - 1] * a->sizes[a->n - 2];
+	return (fuse == FUSE_ELEMENTWISE || (fuse == FUSE_INDEX && !is_trained(c->m->r, v))) &&
+	       !op_row(n)->effect && v->type->n >= a->sizes[a->n - 1] * a->sizes[a->n - 2];
 }
 
 /* v, which does not depend on the scores, in the body. */
@@ -372,8 +372,6 @@ absorb(Build *c, Value *v)
 			x[i] = absorb(c, node_operand(n, i));
 		inside = build(&c->b, n->op, n->n_operands, x, n->attr);
 	} else {
-		if (is_trained(c->m->r, v))
-			fail(c->m, "what is added to its scores is trained");
 		inside = argument(c, v, arena_printf(c->m->r->scratch, "x%d", c->a->arguments.n));
 	}
 	intmap_put(c->absorbed, v->id, (uint64_t)(uintptr_t)inside);
@@ -704,8 +702,10 @@ build_body(Match *m, Attention *a, int keys)
 		return fail(m, "its softmax is computed in 16 bits");
 	if (attention_range_exists(m->r, a, &c.mask)) {
 		a->range = a->arguments.n;
-		vec_push(m->r->scratch, &a->arguments, (Value *)NULL);
-		vec_push(m->r->scratch, &a->arguments, (Value *)NULL);
+		for (int i = 0; i < 2; i++) { /* attention_range_set sets them */
+			vec_push(m->r->scratch, &a->arguments, (Value *)NULL);
+			vec_push(m->r->scratch, &a->trained, false);
+		}
 		a->logits = attention_range(&c.b, a, a->logits);
 	}
 	a->p = softmax(&c.b, a->logits, &a->most, &sum);
@@ -715,6 +715,11 @@ build_body(Match *m, Attention *a, int keys)
 		return fail(m, "its second product reads more than the softmax");
 	if (!label_values(m, a, &axes, &split))
 		return false;
+	int n_trained = 0;
+	for (int i = 0; i < a->trained.n; i++)
+		n_trained += a->trained.at[i];
+	if (n_trained > MOST_TRAINED_ARGUMENTS)
+		return fail(m, "its scores depend on many trained values");
 	v = b_reshape(&c.b, attention_views(&c.b, v, &a->v_from), split);
 	Value *o = labels_dot(&c.b, a->weights, &all, v, &a->v, &a->o, a->o_type->dtype);
 	o = b_reshape(&c.b, o, ints_of_type(a->o_type));

@@ -16,7 +16,7 @@
 enum { WIDTH_LABEL = MAX_RANK, VALUE_LABEL = 2 * MAX_RANK, N_LABELS = 3 * MAX_RANK };
 
 /* An operand of the attention, behind reshapes, transposes and factors. */
-enum { MOST_VIEWS = 8 };
+enum { MOST_VIEWS = 8, MOST_TRAINED_ARGUMENTS = 4 };
 typedef struct {
 	Value *base;
 	int n;
@@ -37,6 +37,9 @@ typedef struct {
 	/* outside of the body: the values that parameters stand for: q, k, v, then what f and g
 	 * read besides */
 	VEC(Value *) arguments;
+	/* of arguments from number 3 on: does it depend on a trained parameter? Then the group
+	 * attention_grad computes its gradient, too */
+	VEC(bool) trained;
 	/* in the body: */
 	Function *body;
 	Value *logits, *most, *p, *weights; /* most: the largest logit of each row */

@@ -89,17 +89,26 @@ copy_elementwise(Builder *b, const Attention *a, const Given *g, Value **map)
 	arena_free(scratch);
 }
 
-/* The gradient of `wanted`, given that of `of`. */
+/* The gradients of the wanted values, given that of `of`. */
+static void
+derivatives(Builder *b, Value *of, Value *gradient, int n, Value *const *wanted, Value **out)
+{
+	GradSeed seed = {of, gradient};
+
+	gradient_build(b, 1, &seed, n, wanted, out, NULL);
+	for (int i = 0; i < n; i++)
+		out[i] = out[i] ? out[i] : b_splat(b, wanted[i]->type, 0);
+}
+
 static Value *
 derivative(Builder *b, Value *of, Value *gradient, Value *wanted)
 {
-	GradSeed seed = {of, gradient};
-	Value *d = NULL;
+	Value *d;
 
 	if (of == wanted)
 		return gradient;
-	gradient_build(b, 1, &seed, 1, &wanted, &d, NULL);
-	return d ? d : b_splat(b, wanted->type, 0);
+	derivatives(b, of, gradient, 1, &wanted, &d);
+	return d;
 }
 
 /* The gradient of an operand behind views, turned back to the operand's own shape. */
@@ -161,14 +170,22 @@ build_group(Recognition *r, const Attention *a)
 	g.d_o = function_param(f, a->o_type, "do");
 	Value *dl = logits_gradient(&b, a, &g, map, &d_o);
 	Value *q = map[node_operand(scores, 0)->id], *k = map[node_operand(scores, 1)->id];
-	Value *ds = derivative(&b, map[a->logits->id], dl, map[node_result(scores, 0)->id]);
-	Value *dq = labels_dot(&b, ds, &all, k, &a->k, &a->q, sums);
-	Value *dk = labels_dot(&b, ds, &all, q, &a->q, &a->k, sums);
+	Value *wanted[1 + MOST_TRAINED_ARGUMENTS] = {map[node_result(scores, 0)->id]}, *d[1 + MOST_TRAINED_ARGUMENTS];
+	int n_wanted = 1;
+	for (int i = 3; i < n; i++)
+		if (a->trained.at[i])
+			wanted[n_wanted++] = x[i];
+	derivatives(&b, map[a->logits->id], dl, n_wanted, wanted, d);
+	Value *dq = labels_dot(&b, d[0], &all, k, &a->k, &a->q, sums);
+	Value *dk = labels_dot(&b, d[0], &all, q, &a->q, &a->k, sums);
 	Value *dv = labels_dot(&b, map[a->weights->id], &all, d_o, &a->o, &a->v, sums);
 	dv = b_reshape(&b, dv, ints_of_type(a->v_type));
-	Value *results[] = {undo_views(&b, dq, &a->q_from), undo_views(&b, dk, &a->k_from),
-	                    undo_views(&b, dv, &a->v_from)};
-	b_return(&b, 3, results);
+	Value *results[3 + MOST_TRAINED_ARGUMENTS] = {undo_views(&b, dq, &a->q_from),
+	                                    undo_views(&b, dk, &a->k_from),
+	                                    undo_views(&b, dv, &a->v_from)};
+	for (int i = 1; i < n_wanted; i++)
+		results[2 + i] = d[i];
+	b_return(&b, 2 + n_wanted, results);
 	return f;
 }
 
@@ -190,8 +207,14 @@ row_sums(Builder *b, const Attention *a, Value *o, Value *d_o)
 	return labels_transpose(b, x, &left, &rows);
 }
 
-/* The gradients of what the logits are computed from besides q and k. Where they are wanted, as
- * for --wrt, the nodes store the scores. */
+static bool
+is_other(const Attention *a, int i, const Value *x)
+{
+	return i >= 3 && dtype_is_float(x->type->dtype) && !a->trained.at[i];
+}
+
+/* The gradients of what the logits are computed from besides q, k and trained values. Where they
+ * are wanted, as for --wrt, the nodes store the scores. */
 static void
 other_gradients(Recognition *r, Builder *b, const Attention *a, const Given *g, Value **out)
 {
@@ -200,15 +223,12 @@ other_gradients(Recognition *r, Builder *b, const Attention *a, const Given *g, 
 	Value **wanted = NEW_ARRAY(r->scratch, Value *, n);
 
 	for (int i = 3; i < n; i++)
-		if (dtype_is_float(g->operands[i]->type->dtype))
+		if (is_other(a, i, g->operands[i]))
 			wanted[n_wanted++] = g->operands[i];
 	if (n_wanted == 0)
 		return;
 	Value *dl = logits_gradient(b, a, g, map, &d_o);
-	GradSeed seed = {map[a->logits->id], dl};
-	gradient_build(b, 1, &seed, n_wanted, wanted, out, NULL);
-	for (int i = 0; i < n_wanted; i++)
-		out[i] = out[i] ? out[i] : b_splat(b, wanted[i]->type, 0);
+	derivatives(b, map[a->logits->id], dl, n_wanted, wanted, out);
 }
 
 Function *
@@ -240,11 +260,17 @@ attention_gradient(Recognition *r, const Attention *a)
 	x[n + 2] = g.delta;
 	x[n + 3] = g.d_o;
 	Node *call = build_node(&b, OP_call, n + 4, x, &(CallAttr){.callee = group});
-	for (int i = 0; i < 3; i++)
-		results[n_results++] = b_cast(&b, node_result(call, i), x[i]->type->dtype);
-	other_gradients(r, &b, a, &g, results + n_results);
-	for (int i = 3; i < n; i++)
-		n_results += dtype_is_float(x[i]->type->dtype);
+	Value **others = NEW_ARRAY(r->scratch, Value *, n);
+	int from_group = 3;
+	other_gradients(r, &b, a, &g, others);
+	for (int i = 0; i < n; i++) {
+		if (i < 3)
+			results[n_results++] = b_cast(&b, node_result(call, i), x[i]->type->dtype);
+		else if (a->trained.at[i])
+			results[n_results++] = node_result(call, from_group++);
+		else if (is_other(a, i, x[i]))
+			results[n_results++] = *others++;
+	}
 	b_return(&b, n_results, results);
 	return f;
 }
