@@ -26,23 +26,24 @@ def sum_groups(x, kv_heads):
     return x.reshape(x.shape[0], kv_heads, -1, *x.shape[2:]).sum(2)
 
 
-def attend(q, k, v, scale=1.0, bias=0.0, seen=True, cap=0.0, cotangent=None):
-    """softmax(where(seen, softcap(scale q k') + bias, -inf)) v.
+def attend(q, k, v, scale=1.0, bias=0.0, seen=True, cap=0.0, cotangent=None, fill=-np.inf, empty=np.nan):
+    """softmax(where(seen, softcap(scale q k') + bias, fill)) v; rows of scores that are all -inf have `empty` as probabilities.
 
-    q [B, H, Tq, D]; k and v [B, KV, Tk, .]; bias and seen broadcast to [B, H, Tq, Tk]; cotangent: of the output."""
+    q [B, H, Tq, D]; k and v [B, KV, Tk, .]; bias and seen broadcast to [B, H, Tq, Tk]; cotangent: of the output, None for the output alone."""
     group = q.shape[1] // k.shape[1]
     wide_k, wide_v = np.repeat(k, group, 1), np.repeat(v, group, 1)
-    x = scale * (q @ wide_k.swapaxes(2, 3))
-    slope = 1.0
-    if cap:
-        t = np.tanh(x / cap)
-        x, slope = cap * t, 1 - t * t
-    with np.errstate(invalid="ignore"):
-        p = softmax(np.where(seen, x + bias, -np.inf))
-    if cotangent is None:
-        return Result(p @ wide_v)
-    dp = cotangent @ wide_v.swapaxes(2, 3)
-    ds = p * (dp - (p * dp).sum(-1, keepdims=True))
-    dx = scale * slope * ds
-    return Result(p @ wide_v, dx @ wide_k, sum_groups(dx.swapaxes(2, 3) @ q, k.shape[1]),
-                  sum_groups(p.swapaxes(2, 3) @ cotangent, k.shape[1]), ds)
+    with np.errstate(invalid="ignore", over="ignore"):
+        x = scale * (q @ wide_k.swapaxes(2, 3))
+        slope = 1.0
+        if cap:
+            t = np.tanh(x / cap)
+            x, slope = cap * t, 1 - t * t
+        x = np.where(seen, x + bias, fill)
+        p = np.where((x == -np.inf).all(-1, keepdims=True), empty, softmax(x))
+        if cotangent is None:
+            return Result(p @ wide_v)
+        dp = cotangent @ wide_v.swapaxes(2, 3)
+        ds = np.where(seen, p * (dp - (p * dp).sum(-1, keepdims=True)), 0)
+        dx = scale * slope * ds
+        return Result(p @ wide_v, dx @ wide_k, sum_groups(dx.swapaxes(2, 3) @ q, k.shape[1]),
+                      sum_groups(p.swapaxes(2, 3) @ cotangent, k.shape[1]), ds)

@@ -21,9 +21,9 @@ class Spelling:
     name: str
     choices: dict       # axis -> value
     spelled: Spelled    # nodes, inputs, initializers, what is fed and trained
-    output: str
+    output: str         # in f32
     order: str          # of the output's axes, see heads.Heads
-    formula: Callable   # cotangent [B, H, Tq, Dv] or None -> (output [B, H, Tq, Dv], {name: gradient})
+    formula: Callable   # cotangent [B, H, Tq, Dv] -> (output [B, H, Tq, Dv], {name: gradient})
 
     @property
     def opset(self):
@@ -51,7 +51,9 @@ def named(number, choices):
 def spelling(number, choices, build, name=None):
     rng = np.random.default_rng((SEED, number))
     spelled = Spelled(name or named(number, choices), choices, written.sizes_of(choices, rng, Sizes), rng)
-    return Spelling(spelled.name, choices, spelled, *build(spelled))
+    output, order, formula = build(spelled)
+    output = spelled.cast(output, TensorProto.FLOAT) if spelled.dtype != "f32" else output
+    return Spelling(spelled.name, choices, spelled, output, order, formula)
 
 
 def all_spellings():
@@ -67,7 +69,7 @@ def model(spellings, losses=False):
     for s in spellings:
         nodes += s.spelled.nodes
         initializers += s.spelled.initializers
-        outputs.append(helper.make_tensor_value_info(s.output, s.spelled.kind, arranged(s.cotangent(), s.order).shape))
+        outputs.append(helper.make_tensor_value_info(s.output, TensorProto.FLOAT, arranged(s.cotangent(), s.order).shape))
         if losses:
             terms.append(_loss(s, nodes, initializers))
     if losses:
