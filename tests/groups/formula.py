@@ -23,7 +23,7 @@ def softmax(x):
 
 def sum_groups(x, kv_heads):
     """The sum over the query heads that share a head of k and v."""
-    return x.reshape(x.shape[0], kv_heads, -1, *x.shape[2:]).sum(2)
+    return x.reshape(x.shape[0], kv_heads, x.shape[1] // kv_heads, *x.shape[2:]).sum(2)
 
 
 def attend(q, k, v, scale=1.0, bias=0.0, seen=True, cap=0.0, cotangent=None, fill=-np.inf, empty=np.nan):

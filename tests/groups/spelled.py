@@ -66,7 +66,7 @@ class Spelled:
         x = np.asarray(x)
         kind = self.kind if x.dtype == np.float64 else helper.np_dtype_to_tensor_dtype(x.dtype)
         self.inputs.append(helper.make_tensor_value_info(name, kind, x.shape))
-        self.feeds[name] = np.ascontiguousarray(x)
+        self.feeds[name] = np.asarray(x, order="C")
         return name
 
     def store(self, what, x):

@@ -308,7 +308,22 @@ default_scale(const Value *q)
 	return head ? 1 / sqrt((double)head) : 1;
 }
 
-/* softmax(softcap(sqrt(scale) Q (sqrt(scale) K)') + mask) V */
+/* The softmax along the keys. If a mask hides all keys of a query, the row of x is all -inf; then the
+ * standard wants a result of 0, and the gradients are 0, too. Other rows with NaN stay NaN. */
+static Value *
+softmax_of_seen(OnnxNode *n, const Attention *a, Value *x)
+{
+	Ints keys = ints_range(3, 4);
+
+	if (!x || (!a->mask && !a->lengths))
+		return x ? e_softmax(n, x, keys, false) : NULL;
+	Value *blind = e_with(n, OP_eq, e_reduce(n, REDUCE_MAX, x, keys, true), -HUGE_VAL);
+	Value *p = e_softmax(n, e_select(n, blind, e_number(n, x, 0), x), keys, false);
+	return p ? e_select(n, blind, e_number(n, p, 0), p) : NULL;
+}
+
+/* softmax(softcap(sqrt(scale) Q (sqrt(scale) K)') + mask) V. The optional output of probabilities
+ * (mode 3) has NaN for a query without keys. */
 static void
 import_attention(OnnxNode *n)
 {
@@ -324,9 +339,10 @@ import_attention(OnnxNode *n)
 	stages[0] = e_scaled_scores(n, a.q, a.k, want_float(n, "scale", default_scale(a.q)));
 	stages[1] = e_softcap(n, stages[0], want_float(n, "softcap", 0));
 	stages[2] = stages[1] ? masked_scores(n, &a, stages[1]) : NULL;
-	Value *p = e_softmax(n, e_cast(n, stages[2], precision), ints_range(3, 4), false);
-	stages[3] = e_cast(n, p, a.t);
-	Value *y = e_weigh(n, stages[3], a.v);
+	Value *x = e_cast(n, stages[2], precision);
+	stages[3] = mode == 3 && x ? e_cast(n, e_softmax(n, x, ints_range(3, 4), false), a.t)
+	                           : NULL;
+	Value *y = e_weigh(n, e_cast(n, softmax_of_seen(n, &a, x), a.t), a.v);
 	set_output(n, 0,
 	           has_input(n, 0) && want_input(n, 0)->type->rank == 3 ? e_join_heads(n, y) : y);
 	set_output(n, 1, a.k);
