@@ -45,6 +45,8 @@ test_deepspeed_config.py::test_no_value_of_any_key_is_a_crash[-1e+300]
 test_shard.py::test_parts_on_gpus[zero2-ordered] test_nccl.py::test_a_stopped_rank_is_named[1] test_nccl.py::test_conformance[4]
 test_nccl.py::test_sums_are_those_of_accumulation[2-ordered-zero1]
 test_launch.py::test_with_fewer_a_step_keeps_its_rows[mpich] test_launch.py::test_ranks_that_do_not_divide_a_step[mpich]
+test_spellings.py::test_compiled_gradients_are_the_formulas[15] test_spellings.py::test_compiled_gradients_are_the_formulas[17]
+test_spellings.py::test_compiled_gradients_are_the_formulas[19] test_spellings.py::test_compiled_gradients_are_the_formulas[21]
 test_launch.py::test_srun_goes_on_with_fewer_tasks[mpich] test_launch.py::test_srun_takes_the_allocations_tasks[mpich]
 """.split()
 

@@ -47,6 +47,10 @@ def fits_fill(c, v):
     return not (v == "minus_inf" and c["apply"] == "mul_add")
 
 
+def fits_join(c, v):
+    return v != "summed" or c["apply"] in ADDS
+
+
 def fits_cast(c, v):
     return {"f16": c["fill"] != "minus_1e9", "bf16": not c["product"].startswith("einsum")}.get(v, True)
 
@@ -83,7 +87,7 @@ AXES = [
     Axis("mask", ones(SOURCES, none=2), fits=fits_mask),
     Axis("apply", ones(("where", "where_hidden", *ADDS)), applies=lambda c: c["mask"] != "none", fits=fits_apply),
     Axis("fill", ones(("minus_inf", "lowest", "minus_1e9", "minus_1e4")), applies=lambda c: c["mask"] != "none", fits=fits_fill),
-    Axis("join", ones(("separate", "summed")), applies=lambda c: c["bias"] != "none" and c["apply"] in ADDS),
+    Axis("join", ones(("bias_first", "mask_first", "summed")), applies=lambda c: "none" not in (c["bias"], c["mask"]), fits=fits_join),
     Axis("cast", {"f32": 4, "f16": 1, "bf16": 1}, fits=fits_cast),
     Axis("softmax", ones(SOFTMAXES, last=3)),
     Axis("guard", {"none": 2, "is_nan": 1}),
@@ -94,7 +98,7 @@ AXES = [
 ]
 
 # Values that names of spellings leave out, and axes that names say before the value.
-USUAL = {"lengths": "self", "v_size": "same", "kv": "same", "reshapes": "stored", "cap": "none", "bias": "none", "mask": "none", "join": "separate",
+USUAL = {"lengths": "self", "v_size": "same", "kv": "same", "reshapes": "stored", "cap": "none", "bias": "none", "mask": "none", "join": "bias_first",
          "cast": "f32", "softmax": "last", "guard": "none", "dropout": "none", "projected": "no", "precision": "default"}
 SAID = {"lengths", "v_size", "opset", "kv", "cap", "place", "number", "bias", "mask", "fill", "softmax", "weigh", "output", "join", "projected", "precision"}
 

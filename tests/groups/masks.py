@@ -214,20 +214,23 @@ def added_as_input(s, mask):
 ADDS = {"add": added_by_where, "mul_add": added_by_mul, "add_input": added_as_input}
 
 
+def mask_once(s, x, mask, bias):
+    """Scores x with one mask; a bias, which is a name or None, is added to an added mask first."""
+    write = ADDS.get(s.choices["apply"])
+    if write:
+        added = fitted(s, write(s, mask), mask.rank)
+        return s.op("Add", x, s.op("Add", bias, added) if bias else added)
+    mask = mask._replace(name=fitted(s, mask.name, mask.rank))
+    if s.choices["apply"] == "where_hidden" and not mask.hides:
+        mask = mask._replace(name=s.op("Not", mask.name), hides=True)
+    return select_seen(s, mask, x, s.fill())
+
+
 def masked(s, x, masks, bias):
     """Scores x with the bias (a name, or None) and with the masks."""
-    write = ADDS.get(s.choices["apply"])
-    if not write or not masks or s.choices["join"] != "summed":
-        x = s.op("Add", x, bias) if bias else x
-        bias = None
-    for mask in masks:
-        if write:
-            added = fitted(s, write(s, mask), mask.rank)
-            x = s.op("Add", x, s.op("Add", bias, added) if bias else added)
-            bias = None
-        else:
-            mask = mask._replace(name=fitted(s, mask.name, mask.rank))
-            if s.choices["apply"] == "where_hidden" and not mask.hides:
-                mask = mask._replace(name=s.op("Not", mask.name), hides=True)
-            x = select_seen(s, mask, x, s.fill())
-    return x
+    join = s.choices["join"] if masks else "bias_first"
+    if bias and join == "bias_first":
+        x = s.op("Add", x, bias)
+    for i, mask in enumerate(masks):
+        x = mask_once(s, x, mask, bias if join == "summed" and i == 0 else None)
+    return s.op("Add", x, bias) if bias and join == "mask_first" else x

@@ -4,12 +4,12 @@ SPELLINGS is made from one seed and is the same on every machine."""
 from dataclasses import dataclass
 from typing import Callable
 
+import by_nodes
 import numpy as np
-import written
+from by_operators import OPERATORS
 from draw import NOTHING, Drawer
 from heads import arranged
 from onnx import TensorProto, helper, numpy_helper
-from operators import OPERATORS
 from spelled import Sizes, Spelled
 
 SEED, COUNT = 20, 200
@@ -43,14 +43,14 @@ class Spelling:
 
 def named(number, choices):
     """s042-flat-permute-…: the values of its choices, without usual ones"""
-    words = [f"{axis}_{value}" if axis in written.SAID else str(value)
-             for axis, value in choices.items() if value != NOTHING and written.USUAL.get(axis) != value]
+    words = [f"{axis}_{value}" if axis in by_nodes.SAID else str(value)
+             for axis, value in choices.items() if value != NOTHING and by_nodes.USUAL.get(axis) != value]
     return f"s{number:03d}-" + "-".join(words)
 
 
 def spelling(number, choices, build, name=None):
     rng = np.random.default_rng((SEED, number))
-    spelled = Spelled(name or named(number, choices), choices, written.sizes_of(choices, rng, Sizes), rng)
+    spelled = Spelled(name or named(number, choices), choices, by_nodes.sizes_of(choices, rng, Sizes), rng)
     output, order, formula = build(spelled)
     output = spelled.cast(output, TensorProto.FLOAT) if spelled.dtype != "f32" else output
     return Spelling(spelled.name, choices, spelled, output, order, formula)
@@ -58,8 +58,8 @@ def spelling(number, choices, build, name=None):
 
 def all_spellings():
     of_operators = [(drawer.draw(), build) for axes, count, build in OPERATORS.values() for drawer in [Drawer(axes, SEED)] for _ in range(count)]
-    drawer = Drawer(written.AXES, SEED)
-    of_nodes = [(drawer.draw(), written.build) for _ in range(COUNT - len(of_operators))]
+    drawer = Drawer(by_nodes.AXES, SEED)
+    of_nodes = [(drawer.draw(), by_nodes.build) for _ in range(COUNT - len(of_operators))]
     return [spelling(number, *both) for number, both in enumerate(of_nodes + of_operators)]
 
 

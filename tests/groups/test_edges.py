@@ -21,7 +21,7 @@ from spellings import Spelling  # noqa: E402
 INF, NAN = np.inf, np.nan
 LOWEST = float(np.finfo(np.float32).min)
 FILLS = {"minus_inf": -INF, "lowest": LOWEST, "minus_1e9": float(np.float32(-1e9))}
-USUAL = {"layout": "heads_first", "opset": 23, "reshapes": "stored", "mask": "input", "apply": "where", "fill": "minus_inf", "join": "separate", "cast": "f32",
+USUAL = {"layout": "heads_first", "opset": 23, "reshapes": "stored", "mask": "input", "apply": "where", "fill": "minus_inf", "join": "bias_first", "cast": "f32",
          "softmax": "last", "guard": "none", "dropout": "none", "weigh": "matmul"}
 
 

@@ -11,10 +11,10 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
+import by_nodes  # noqa: E402
 import tolerances  # noqa: E402  tests/tolerances.py
-import written as nodes  # noqa: E402
+from by_operators import OPERATORS  # noqa: E402
 from draw import NOTHING, counted  # noqa: E402
-from operators import OPERATORS  # noqa: E402
 from running import differing, forward, gradients, need_recognize, written  # noqa: E402
 from spellings import COUNT, all_spellings, model  # noqa: E402
 
@@ -39,10 +39,10 @@ def test_the_spellings_are_different_and_cover_every_choice(spellings):
     assert len(spellings) == COUNT == len({s.name for s in spellings})
     # without the names, each file is another one
     assert len({model([s]).SerializeToString(deterministic=True).replace(s.name.encode(), b"") for s in spellings}) == COUNT
-    by_nodes = [s.choices for s in spellings if "operator" not in s.choices]
-    for axis in nodes.AXES:
-        rare = {v: n for v, n in counted(by_nodes, axis.name).items() if n < 10}
-        assert not rare and set(axis.weights) <= set(counted(by_nodes, axis.name)), axis.name
+    of_nodes = [s.choices for s in spellings if "operator" not in s.choices]
+    for axis in by_nodes.AXES:
+        rare = {v: n for v, n in counted(of_nodes, axis.name).items() if n < 10}
+        assert not rare and set(axis.weights) <= set(counted(of_nodes, axis.name)), axis.name
     for operator, (axes, count, _) in OPERATORS.items():
         of_operator = [s.choices for s in spellings if s.choices.get("operator") == operator]
         assert len(of_operator) == count >= 10
