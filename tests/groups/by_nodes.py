@@ -6,6 +6,7 @@ from formula import attend
 from heads import LAYOUTS, REPEATS, dims, to_order
 from masks import ADDS, SOURCES, masked
 from products import CAP, DROPOUTS, PLACES, PRODUCTS, SOFTMAXES, WEIGHS, probabilities, scale_part, scale_scores, scores_of, softcapped, weighed
+from spelled import Sizes
 
 PRIMES = (2, 3, 5, 7, 11, 13)
 SELF_ONLY = {"packed_split", "packed_slices", "packed_axis"}
@@ -103,7 +104,7 @@ USUAL = {"lengths": "self", "v_size": "same", "kv": "same", "reshapes": "stored"
 SAID = {"lengths", "v_size", "opset", "kv", "cap", "place", "number", "bias", "mask", "fill", "softmax", "weigh", "output", "join", "projected", "precision"}
 
 
-def sizes_of(c, rng, make):
+def sizes_of(c, rng):
     """Lengths are primes, and the numbers of a head differ from them."""
     def draw(*values):
         return int(values[rng.integers(len(values))])
@@ -122,7 +123,7 @@ def sizes_of(c, rng, make):
         kv = 1
     elif c["kv"] != "same":
         heads, kv = 4, 2
-    return make(1 if c["layout"] == "matrix" else draw(1, 2, 3), heads, kv or heads, queries, keys, size, v_size)
+    return Sizes(1 if c["layout"] == "matrix" else draw(1, 2, 3), heads, kv or heads, queries, keys, size, v_size)
 
 
 def build(s):

@@ -3,7 +3,7 @@ import numpy as np
 from draw import Axis
 from formula import attend
 from heads import arranged, dims
-from masks import broken_rows, causal, padding_values
+from masks import causal, padding_values, without_hidden_rows
 
 MICROSOFT = "com.microsoft"
 
@@ -45,7 +45,7 @@ def attention_mask(s):
         return "", np.array(True), 0.0
     shapes = [(z.queries, z.keys), (1, z.queries, z.keys), (z.batch, 1, z.queries, z.keys), (z.batch, z.heads, z.queries, z.keys)]
     shape = shapes[s.rng.integers(len(shapes))]
-    seen = broken_rows(s.rng.random(shape) < 0.7)
+    seen = without_hidden_rows(s.rng.random(shape) < 0.7)
     if kind == "booleans":
         return s.feed("mask", seen), seen, 0.0
     numbers = s.rng.normal(size=shape)
@@ -129,7 +129,7 @@ def multi_mask(s):
         return s.feed("mask", keys.sum(1).astype(np.int32)), seen
     if kind == "keys":
         return s.feed("mask", keys.astype(np.int32)), seen
-    seen = broken_rows(s.rng.random((z.batch, z.queries, z.keys)) < 0.7)
+    seen = without_hidden_rows(s.rng.random((z.batch, z.queries, z.keys)) < 0.7)
     return s.feed("mask", seen.astype(np.int32)), seen[:, None]
 
 

@@ -27,22 +27,33 @@ def causal(s):
     return column <= row
 
 
-def broken_rows(seen):
+def without_hidden_rows(seen):
     """Every row sees the key below its own position, so that no row is hidden."""
     row = np.arange(seen.shape[-2])[:, None]
     return seen | (np.arange(seen.shape[-1])[None] == row % seen.shape[-1])
 
 
 # ---- sources: each gives the masks that are applied, in order
-def from_input(s):
-    """A mask of booleans, or of ones and zeros, of one of the shapes that broadcast."""
+def drawn(s):
+    """Booleans of one of the shapes that broadcast."""
     z = s.sizes
     shapes = [(z.batch, 1, z.queries, z.keys), (z.batch, z.heads, z.queries, z.keys), (1, 1, z.queries, z.keys), (z.queries, z.keys)]
     shape = shapes[-1] if s.matrix else shapes[s.rng.integers(len(shapes))]
-    seen = broken_rows(s.rng.random(shape) < 0.6)
+    return without_hidden_rows(s.rng.random(shape) < 0.6)
+
+
+def from_input(s):
+    """A mask of booleans, or of ones and zeros."""
+    seen = drawn(s)
     if s.count % 2:
-        return [Mask(s.feed("mask", seen), len(shape), seen)]
-    return [Mask(s.cast(s.feed("mask", seen.astype(np.int64)), BOOL), len(shape), seen)]
+        return [Mask(s.feed("mask", seen), seen.ndim, seen)]
+    return [Mask(s.cast(s.feed("mask", seen.astype(np.int64)), BOOL), seen.ndim, seen)]
+
+
+def from_float_input(s):
+    """added_as_input() makes the input."""
+    seen = drawn(s)
+    return [Mask("", seen.ndim, seen)]
 
 
 def padding_values(s):
@@ -179,8 +190,8 @@ def nothing(s):
 
 
 SOURCES = {
-    "none": nothing, "input": from_input, "float_input": from_input, "padding": from_padding, "tril": from_tril, "trilu": from_trilu, "range": from_range,
-    "cumsum": from_cumsum, "documents": from_documents, "padding_and_range": from_padding_and_range,
+    "none": nothing, "input": from_input, "float_input": from_float_input, "padding": from_padding, "tril": from_tril,
+    "trilu": from_trilu, "range": from_range, "cumsum": from_cumsum, "documents": from_documents, "padding_and_range": from_padding_and_range,
     "padding_then_tril": from_padding_then_tril, "gather": from_gather, "window": from_window, "band": from_band,
 }
 

@@ -14,10 +14,10 @@ def written(s, value):
 
 
 def divisor(s, size):
-    """sqrt(D); `size` is the name of an s64[] with D, for the computed form."""
+    """sqrt(D); size() adds the nodes of an s64[] with D, for the computed form."""
     if s.choices["number"] != "computed":
         return written(s, math.sqrt(s.sizes.size))
-    return s.op("Sqrt", s.cast_to_float(size)), math.sqrt(s.sizes.size)
+    return s.op("Sqrt", s.cast_to_float(size())), math.sqrt(s.sizes.size)
 
 
 def factor(s, size):
@@ -45,7 +45,8 @@ def times(s, kind, x, number):
 
 def scaled(s, x, make, kind="Mul"):
     """Heads x by the number that make() gives, and its value."""
-    size = s.dim(x.name, 3) if x.order in ("bhtd", "bthd") else s.int_scalar(s.sizes.size)
+    def size():
+        return s.dim(x.name, 3) if x.order in ("bhtd", "bthd") else s.int_scalar(s.sizes.size)
     name, value = make(s, size)
     return x._replace(name=times(s, kind, x.name, name)), value
 
@@ -165,7 +166,7 @@ def scale_scores(s, x):
     total = 1.0
     for where, kind, make in PLACES[s.choices["place"]]:
         if where == "scores":
-            name, value = make(s, s.int_scalar(s.sizes.size))
+            name, value = make(s, lambda: s.int_scalar(s.sizes.size))
             x = times(s, kind, x, name)
             total *= 1 / value if kind == "Div" else value
     return x, total

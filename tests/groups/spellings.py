@@ -10,10 +10,10 @@ from by_operators import OPERATORS
 from draw import NOTHING, Drawer
 from heads import arranged
 from onnx import TensorProto, helper, numpy_helper
-from spelled import Sizes, Spelled
+from spelled import Spelled
 
 SEED, COUNT = 20, 200
-IR_VERSION = 8
+IR_VERSION = 10
 
 
 @dataclass
@@ -48,18 +48,23 @@ def named(number, choices):
     return f"s{number:03d}-" + "-".join(words)
 
 
-def spelling(number, choices, build, name=None):
+def spelling(number, choices, build):
+    """The spelling of these choices; `build` adds its nodes, see by_nodes.build()."""
     rng = np.random.default_rng((SEED, number))
-    spelled = Spelled(name or named(number, choices), choices, by_nodes.sizes_of(choices, rng, Sizes), rng)
+    spelled = Spelled(named(number, choices), choices, by_nodes.sizes_of(choices, rng), rng)
     output, order, formula = build(spelled)
     output = spelled.cast(output, TensorProto.FLOAT) if spelled.dtype != "f32" else output
     return Spelling(spelled.name, choices, spelled, output, order, formula)
 
 
+def drawn(axes, count):
+    drawer = Drawer(axes, SEED)
+    return [drawer.draw() for _ in range(count)]
+
+
 def all_spellings():
-    of_operators = [(drawer.draw(), build) for axes, count, build in OPERATORS.values() for drawer in [Drawer(axes, SEED)] for _ in range(count)]
-    drawer = Drawer(by_nodes.AXES, SEED)
-    of_nodes = [(drawer.draw(), by_nodes.build) for _ in range(COUNT - len(of_operators))]
+    of_operators = [(choices, build) for axes, count, build in OPERATORS.values() for choices in drawn(axes, count)]
+    of_nodes = [(choices, by_nodes.build) for choices in drawn(by_nodes.AXES, COUNT - len(of_operators))]
     return [spelling(number, *both) for number, both in enumerate(of_nodes + of_operators)]
 
 
@@ -78,7 +83,8 @@ def model(spellings, losses=False):
     opset, = {s.opset for s in spellings}
     imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
     inputs = [i for s in spellings for i in s.spelled.inputs]
-    return helper.make_model(helper.make_graph(nodes, "spellings", inputs, outputs, initializers), opset_imports=imports, ir_version=IR_VERSION + (opset > 20) * 2)
+    graph = helper.make_graph(nodes, "spellings", inputs, outputs, initializers)
+    return helper.make_model(graph, opset_imports=imports, ir_version=IR_VERSION)
 
 
 def _loss(s, nodes, initializers):

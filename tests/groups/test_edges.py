@@ -12,7 +12,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 import tolerances  # noqa: E402  tests/tolerances.py
 from formula import attend  # noqa: E402
 from heads import Heads  # noqa: E402
-from masks import Mask, masked  # noqa: E402
+from masks import ADDS, Mask, masked  # noqa: E402
 from products import probabilities, weighed  # noqa: E402
 from running import differing, forward, gradients, need_recognize, written  # noqa: E402
 from spelled import Sizes, Spelled  # noqa: E402
@@ -21,8 +21,8 @@ from spellings import Spelling  # noqa: E402
 INF, NAN = np.inf, np.nan
 LOWEST = float(np.finfo(np.float32).min)
 FILLS = {"minus_inf": -INF, "lowest": LOWEST, "minus_1e9": float(np.float32(-1e9))}
-USUAL = {"layout": "heads_first", "opset": 23, "reshapes": "stored", "mask": "input", "apply": "where", "fill": "minus_inf", "join": "bias_first", "cast": "f32",
-         "softmax": "last", "guard": "none", "dropout": "none", "weigh": "matmul"}
+USUAL = {"layout": "heads_first", "opset": 23, "reshapes": "stored", "mask": "input", "apply": "where", "fill": "minus_inf", "join": "bias_first",
+         "cast": "f32", "softmax": "last", "guard": "none", "dropout": "none", "weigh": "matmul"}
 
 
 def numbers(*shape, seed):
@@ -59,8 +59,9 @@ def formula_of(s, arrays, seen, added):
     """The gradients are not the formula's: they are compared with groups and without."""
     fill, bias = FILLS[s.choices["fill"]], np.zeros(()) if added is None else added
     seen = np.array(True) if seen is None else seen
-    if s.choices["apply"] in ("add", "mul_add"):
+    if s.choices["apply"] in ADDS:
         bias, seen = bias + np.where(seen, 0.0, fill), np.array(True)
+
     def formula(cotangent):
         y = attend(*arrays, bias=bias, seen=seen, fill=fill).output
         if s.choices["guard"] != "none":
@@ -113,13 +114,15 @@ def odd_numbers_cases():
     q, k, v = qkv()
     seen = np.ones((2, 1, 3, 5), bool)
     seen[..., 2] = False  # key 2 is hidden
-    cases = [case(f"{word}-{part}", changed_part(part, value)) for word, value in (("nan", NAN), ("inf", INF), ("minus_inf", -INF)) for part in "qkv"]
+    cases = [case(f"{word}-{part}", changed_part(part, value))
+             for word, value in (("nan", NAN), ("inf", INF), ("minus_inf", -INF)) for part in "qkv"]
     cases += [case(f"{word}-hidden_key-{apply}-{guard}", [q, changed(k, value, 0, 1, 2, 0), v], seen, apply=apply, guard=guard)
               for word, value in (("nan", NAN), ("inf", INF)) for apply in ("where", "add") for guard in ("none", "is_nan")]
     added = numbers(2, 2, 3, 5, seed=4)
     cases += [case(f"{word}-added-{guard}", [q, k, v], added=changed(added, value, 1, 0, 2, 3), guard=guard)
               for word, value in (("nan", NAN), ("inf", INF), ("minus_inf", -INF), ("lowest", LOWEST)) for guard in ("none", "is_nan")]
-    return cases + [case("large", [1e3 * q, k, v]), case("large_16", [1e8 * q, 1e8 * k, v]), case("row_of_minus_inf", [q, k, v], added=changed(added, -INF, 0, 1, 1))]
+    return cases + [case("large", [1e3 * q, k, v]), case("large_16", [1e8 * q, 1e8 * k, v]),
+                    case("row_of_minus_inf", [q, k, v], added=changed(added, -INF, 0, 1, 1))]
 
 
 def changed_part(part, value):
@@ -141,7 +144,8 @@ def length_cases():
         name = "x".join(map(str, at.values()))
         seen = np.random.default_rng(5).random((at["batch"], 1, at["queries"], at["keys"])) < 0.7
         added = numbers(at["heads"], at["queries"], at["keys"], seed=6)
-        cases += [case(f"{name}-plain", qkv(**at)), case(f"{name}-where-guard", qkv(**at), seen, guard="is_nan"), case(f"{name}-add", qkv(**at), seen, added, apply="add")]
+        cases += [case(f"{name}-plain", qkv(**at)), case(f"{name}-where-guard", qkv(**at), seen, guard="is_nan"),
+                  case(f"{name}-add", qkv(**at), seen, added, apply="add")]
     return cases
 
 
@@ -168,12 +172,8 @@ def wider_cases():
     cases = []
     for axis in full:
         q, k, v = qkv(**{**full, axis: 1})
-        if axis == "keys":
-            v = numbers(2, 2, 5, 4, seed=9)
-        elif axis != "queries":
-            v = numbers(2, 2, 5, 4, seed=9) if axis == "batch" else v
-        added = numbers(2, 2, 3, 5, seed=10)
-        cases.append(wider_case(f"wider-{axis}", [q, k, v], added))
+        v = numbers(2, 2, 5, 4, seed=9) if axis in ("batch", "keys") else v
+        cases.append(wider_case(f"wider-{axis}", [q, k, v], numbers(2, 2, 3, 5, seed=10)))
     return cases
 
 
@@ -207,7 +207,8 @@ def operator_cases():
     cases = []
     for where, seen in hidden_rows().items():
         numbers_of = np.where(seen, numbers(2, 1, *seen.shape[2:], seed=11), -INF)
-        cases += [operator_case(f"Attention-{where}-booleans", qkv(), seen, seen=seen), operator_case(f"Attention-{where}-numbers", qkv(), numbers_of, numbers_of),
+        cases += [operator_case(f"Attention-{where}-booleans", qkv(), seen, seen=seen),
+                  operator_case(f"Attention-{where}-numbers", qkv(), numbers_of, numbers_of),
                   operator_case(f"Attention-{where}-cap", qkv(), seen, seen=seen, softcap=2.0)]
     q, k, v = qkv()
     cases.append(operator_case("Attention-nan", [changed(q, NAN, 0, 1, 2, 1), k, v], hidden_rows()["rows"], seen=hidden_rows()["rows"]))

@@ -53,6 +53,8 @@ def test_the_spellings_are_different_and_cover_every_choice(spellings):
 def test_the_spellings_are_valid_onnx(spellings):
     for spelling in spellings:
         onnx.checker.check_model(model([spelling]), full_check=True)
+        read = {name for node in spelling.spelled.nodes for name in node.input}
+        assert read >= {x.name for x in [*spelling.spelled.inputs, *spelling.spelled.initializers]}, spelling.name
 
 
 @pytest.mark.parametrize("engine, precision", [("interp", "f64"), ("compiled", "f32")])
