@@ -220,18 +220,21 @@ KINDS = {"hidden": hidden_cases, "odd_numbers": odd_numbers_cases, "lengths": le
 WITHOUT = "--disable=recognize"
 
 
+@pytest.mark.parametrize("options", [(), (WITHOUT,)], ids=["groups", "nodes"])
 @pytest.mark.parametrize("engine", ["interp", "compiled"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_results_are_the_formulas(run, tmp_path, kind, engine):
+def test_results_are_the_formulas(run, tmp_path, kind, engine, options):
+    if options:
+        need_recognize(run)
     cases = KINDS[kind]()
     words = written(tmp_path, cases)
-    results = forward(run, tmp_path, words, "--precision=f64", f"--engine={engine}")
+    results = forward(run, tmp_path, words, "--precision=f64", f"--engine={engine}", *options)
     assert not differing({c.name: (results[c.output], c.formula(c.cotangent())[0]) for c in cases}, tolerances.limit("attention f64"))
 
 
 @pytest.mark.parametrize("engine", ["interp", "compiled"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_groups_change_nothing(run, tmp_path, kind, engine):
+def test_gradients_with_groups_are_those_without(run, tmp_path, kind, engine):
     need_recognize(run)
     cases = KINDS[kind]()
     words = written(tmp_path, cases, losses=True)
