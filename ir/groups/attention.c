@@ -394,7 +394,9 @@ link_view(Build *c, Link *l, const Node *n, const Link *x)
 	}
 	bool keeps = n->op == OP_reshape || (n->op == OP_broadcast &&
 	                                     node_operand(n, 0)->type->n == node_result(n, 0)->type->n);
-	return (keeps && merged_reshape(&l->axes, c->a->sizes, &shape)) ||
+	int label;
+	int64_t outer;
+	return (keeps && merged_reshape(&l->axes, c->a->sizes, &shape, &label, &outer)) ||
 	       fail(c->m, "its scores are sliced or regrouped on the way");
 }
 
@@ -482,18 +484,175 @@ follow(Build *c, const Origin *from, Value *v, MergedAxes *axes)
 }
 
 /* ---- labels */
-static int
-push_label(Attention *a, Labels *l, int label, int64_t size)
+/* The scores' axes in the order batch, free axes of x, free axes of y, each as a product of
+ * factors: later reshapes may split an axis, as [8,64,64] to [2,4,64,64]. */
+typedef struct {
+	int n;
+	int count[MAX_RANK];
+	int64_t size[MAX_RANK][MAX_RANK];
+} Factors;
+
+static bool
+split_factor(Factors *f, int label, int64_t outer)
 {
-	l->at[l->n++] = label;
-	a->sizes[label] = size;
-	return label;
+	int axis = 0, total = 0;
+
+	for (int i = 0; i < f->n; i++)
+		total += f->count[i];
+	while (label >= f->count[axis])
+		label -= f->count[axis++];
+	if (total == MAX_RANK)
+		return false;
+	for (int i = f->count[axis]++; i > label; i--)
+		f->size[axis][i] = f->size[axis][i - 1];
+	f->size[axis][label] = outer;
+	f->size[axis][label + 1] /= outer;
+	return true;
 }
 
-/* Labels of q, k and of the scores in the graph, with the keys last. keys: axis of the scores, in
- * the order batch, free axes of x, free axes of y, that the softmax runs over. */
+/* Is v computed from `base` along links whose elements are v's? */
 static bool
-label_scores(Match *m, Attention *a, int keys, Labels *scores)
+reaches(const Value *v, const Value *base, int *steps)
+{
+	if (v == base)
+		return true;
+	if (!is_link(v) || (*steps)++ > MOST_STEPS)
+		return false;
+	for (int i = 0; i < v->node->n_operands; i++)
+		if (leads_on(v, node_operand(v->node, i)) &&
+		    reaches(node_operand(v->node, i), base, steps))
+			return true;
+	return false;
+}
+
+typedef struct {
+	int n;
+	const Node *at[2 * MOST_VIEWS];
+} Views;
+
+/* Puts the views on a way from base to v before the list. False: there are too many, or no way. */
+static bool
+find_views(const Value *v, const Value *base, Views *out)
+{
+	Views found = {0};
+	int most = COUNT(found.at) - out->n;
+
+	while (v != base) {
+		const Value *next = NULL;
+		for (int i = 0, steps = 0; is_link(v) && i < v->node->n_operands && !next; i++) {
+			const Value *x = node_operand(v->node, i);
+			if (leads_on(v, x) && reaches(x, base, &steps))
+				next = x;
+		}
+		if (!next || found.n == most)
+			return false;
+		if (op_row(v->node)->fuse == FUSE_VIEW)
+			found.at[found.n++] = v->node;
+		v = next;
+	}
+	for (int i = 0; i < out->n; i++)
+		found.at[found.n + i] = out->at[i];
+	for (int i = 0; i < found.n / 2; i++) {
+		const Node *n = found.at[i];
+		found.at[i] = found.at[found.n - 1 - i];
+		found.at[found.n - 1 - i] = n;
+	}
+	found.n += out->n;
+	*out = found;
+	return true;
+}
+
+/* The axes of the scores in the graph, as labels 0, 1, ... of the factors in their order. */
+static MergedAxes
+factored_axes(const Node *scores, const Factors *f, int64_t *sizes)
+{
+	const DotAttr *d = scores->attr;
+	MergedAxes a = {.n = f->n};
+	int first[MAX_RANK], next = 0;
+
+	for (int i = 0; i < f->n; i++) {
+		first[i] = next;
+		for (int k = 0; k < f->count[i]; k++)
+			sizes[next++] = f->size[i][k];
+	}
+	for (int i = 0; i < f->n; i++) {
+		int from = d->order.n ? (int)d->order.at[i] : i;
+		for (int k = 0; k < f->count[from]; k++)
+			if (f->size[from][k] != 1) {
+				a.labels.at[a.labels.n++] = first[from] + k;
+				a.count[i]++;
+			}
+	}
+	return a;
+}
+
+/* Follows the axes through the views; splits factors where a reshape needs it. `until`: *axes are
+ * the axes after that many views. */
+static bool
+follow_axes(const Node *scores, Factors *f, const Views *views, int until, MergedAxes *axes)
+{
+	int64_t sizes[MAX_RANK], outer;
+	int label;
+
+	for (int round = 0; round <= MAX_RANK; round++) {
+		MergedAxes a = factored_axes(scores, f, sizes);
+		int i = 0;
+		for (bool ok = true; i < views->n && ok; i += ok) {
+			Ints shape = ints_of_type(node_result(views->at[i], 0)->type);
+			if (i == until)
+				*axes = a;
+			if (views->at[i]->op == OP_transpose)
+				merged_transpose(&a, &((const TransposeAttr *)views->at[i]->attr)->order);
+			else
+				ok = merged_reshape(&a, sizes, &shape, &label, &outer);
+		}
+		if (i == views->n) {
+			if (until == views->n)
+				*axes = a;
+			return true;
+		}
+		if (label < 0 || !split_factor(f, label, outer))
+			return false;
+	}
+	return false;
+}
+
+/* Finds the factors of the scores' axes, and which of the axes, in the order batch, free axes of x
+ * and of y, the softmax runs over; -1: the axes cannot be followed. */
+static int
+find_factors(Match *m, Factors *f)
+{
+	const DotAttr *d = m->scores->attr;
+	Type t = node_result(m->scores, 0)->type;
+	Views before = {0}, all = {0};
+	MergedAxes axes = {0};
+
+	*f = (Factors){.n = t->rank};
+	for (int i = 0; i < t->rank; i++) {
+		int from = d->order.n ? (int)d->order.at[i] : i;
+		f->count[from] = 1;
+		f->size[from][0] = t->dims[i];
+	}
+	if (!find_views(node_operand(m->product, m->side), m->p, &all) ||
+	    !find_views(m->logits, node_result(m->scores, 0), &before))
+		return -1;
+	int until = before.n;
+	if (before.n + all.n > COUNT(all.at))
+		return -1;
+	for (int i = 0; i < all.n; i++)
+		before.at[before.n++] = all.at[i];
+	if (!follow_axes(m->scores, f, &before, until, &axes) || axes.count[m->axis] != 1)
+		return -1;
+	int label = axes.labels.at[merged_first(&axes, m->axis)], axis = 0;
+	while (label >= f->count[axis])
+		label -= f->count[axis++];
+	return f->count[axis] == 1 ? axis : -1;
+}
+
+/* Labels of q, k and of the scores in the graph, with the keys last. keys: the axis of the scores
+ * that the softmax runs over. */
+static bool
+label_scores(Match *m, Attention *a, const Factors *f, int keys, MergedAxes *scores)
 {
 	const DotAttr *d = m->scores->attr;
 	Type t[2] = {node_operand(m->scores, 0)->type, node_operand(m->scores, 1)->type};
@@ -502,90 +661,63 @@ label_scores(Match *m, Attention *a, int keys, Labels *scores)
 	Ints free[2] = {free_axes(t[0]->rank, batch[0], contract[0]),
 	                free_axes(t[1]->rank, batch[1], contract[1])};
 	int nb = batch[0]->n, k = keys >= nb + free[0].n; /* operand with the keys */
-	Labels of[2] = {{.n = t[0]->rank}, {.n = t[1]->rank}}, natural = {0};
+	int first_query = nb + (k ? 0 : free[0].n);
+	Labels of_axis[MAX_RANK] = {{0}}; /* by axis of the scores */
 
 	if (keys < nb)
 		return fail(m, "its softmax does not run over keys");
 	if (free[k].n != 1)
 		return fail(m, "its keys have several axes");
 	if (free[1 - k].n == 0)
-		return fail(m, "it has one query");
-	a->n = nb + free[1 - k].n + 1;
-	for (int i = 0; i < nb; i++)
-		for (int side = 0; side < 2; side++)
-			of[side].at[batch[side]->at[i]] = i;
-	for (int i = 0; i < free[1 - k].n; i++)
-		of[1 - k].at[free[1 - k].at[i]] = nb + i;
-	of[k].at[free[k].at[0]] = a->n - 1;
-	for (int i = 0; i < contract[0]->n; i++)
-		for (int side = 0; side < 2; side++)
-			of[side].at[contract[side]->at[i]] = WIDTH_LABEL + i;
-	for (int side = 0; side < 2; side++)
-		for (int i = 0; i < of[side].n; i++)
-			a->sizes[of[side].at[i]] = t[side]->dims[i];
-	for (int i = 0; i < nb; i++)
-		natural.at[natural.n++] = i;
-	for (int side = 0; side < 2; side++)
-		for (int i = 0; i < free[side].n; i++)
-			natural.at[natural.n++] = of[side].at[free[side].at[i]];
-	for (int i = 0; i < natural.n; i++)
-		scores->at[i] = natural.at[d->order.n ? d->order.at[i] : i];
-	scores->n = natural.n;
-	a->q = of[1 - k];
-	a->k = of[k];
+		return fail(m, "its queries have no axis");
 	m->keys_side = k;
+	for (int i = 0; i < nb + free[1 - k].n + 1; i++) {
+		int axis = i < nb ? i : i < nb + free[1 - k].n ? first_query + i - nb : keys;
+		for (int c = 0; c < f->count[axis]; c++) {
+			of_axis[axis].at[of_axis[axis].n++] = a->n;
+			a->sizes[a->n++] = f->size[axis][c];
+		}
+	}
+	for (int side = 0; side < 2; side++) {
+		Labels *of = side == k ? &a->k : &a->q;
+		for (int i = 0; i < t[side]->rank; i++) {
+			int axis = -1;
+			for (int c = 0; c < nb; c++)
+				axis = batch[side]->at[c] == i ? c : axis;
+			for (int c = 0; c < free[side].n; c++)
+				axis = free[side].at[c] == i ? nb + (side ? free[0].n : 0) + c : axis;
+			for (int c = 0; axis >= 0 && c < of_axis[axis].n; c++)
+				of->at[of->n++] = of_axis[axis].at[c];
+			for (int c = 0; axis < 0 && c < contract[side]->n; c++)
+				if (contract[side]->at[c] == i) {
+					a->sizes[WIDTH_LABEL + c] = t[side]->dims[i];
+					of->at[of->n++] = WIDTH_LABEL + c;
+				}
+		}
+	}
+	*scores = (MergedAxes){.n = f->n};
+	for (int i = 0; i < f->n; i++) {
+		const Labels *l = &of_axis[d->order.n ? d->order.at[i] : i];
+		for (int c = 0; c < l->n; c++)
+			if (a->sizes[l->at[c]] != 1) {
+				scores->labels.at[scores->labels.n++] = l->at[c];
+				scores->count[i]++;
+			}
+	}
 	return true;
 }
 
-/* The axis of the scores, in the order batch, free axes of x and of y, that the softmax runs over;
- * -1: the axes between scores and softmax cannot be followed. */
 static int
-keys_of(Match *m)
+push_label(Attention *a, Labels *l, int label, int64_t size)
 {
-	Type t = node_result(m->scores, 0)->type;
-	const DotAttr *d = m->scores->attr;
-	MergedAxes axes = {.n = t->rank, .labels.n = 0};
-	int64_t sizes[N_LABELS];
-	VEC(const Node *) views = {0};
-	Value *v = m->logits;
-	Labels l = {.n = t->rank};
-
-	for (int i = 0; i < t->rank; i++) {
-		l.at[i] = d->order.n ? (int)d->order.at[i] : i;
-		sizes[l.at[i]] = t->dims[i];
-	}
-	axes = merged_of(&l, sizes);
-	/* any way from the logits back to the scores */
-	for (int steps = 0; v != node_result(m->scores, 0) && steps < MOST_STEPS; steps++) {
-		Value *next = NULL;
-		for (int i = 0; is_link(v) && i < v->node->n_operands && !next; i++) {
-			Match probe = *m;
-			probe.scores = NULL;
-			probe.steps = 0;
-			Value *x = node_operand(v->node, i);
-			if (leads_on(v, x) && find_scores(&probe, x) && probe.scores)
-				next = x;
-		}
-		if (!next)
-			return -1;
-		if (op_row(v->node)->fuse == FUSE_VIEW)
-			vec_push(m->r->scratch, &views, (const Node *)v->node);
-		v = next;
-	}
-	for (int i = views.n - 1; i >= 0; i--) {
-		Ints shape = ints_of_type(node_result(views.at[i], 0)->type);
-		if (views.at[i]->op == OP_transpose)
-			merged_transpose(&axes, &((const TransposeAttr *)views.at[i]->attr)->order);
-		else if (!merged_reshape(&axes, sizes, &shape))
-			return -1;
-	}
-	return axes.count[m->axis] == 1 ? axes.labels.at[merged_first(&axes, m->axis)] : -1;
+	l->at[l->n++] = label;
+	a->sizes[label] = size;
+	return label;
 }
 
-/* Labels of v and o, for weights whose axes are `w`. split: the shape of v with an axis for each
- * label. */
+/* Labels of v and o, for weights whose axes are `w`. */
 static bool
-label_values(Match *m, Attention *a, const MergedAxes *w, Ints *split)
+label_values(Match *m, Attention *a, const MergedAxes *w)
 {
 	const DotAttr *d = m->product->attr;
 	int side = m->side, keys = (int)(side ? d->y_contract : d->x_contract).at[0];
@@ -603,7 +735,6 @@ label_values(Match *m, Attention *a, const MergedAxes *w, Ints *split)
 		if (pair < 0) {
 			int label = i == v_keys ? a->n - 1 : VALUE_LABEL + values++;
 			push_label(a, &a->v, label, v->dims[i]);
-			split->at[split->n++] = v->dims[i];
 			of_v.count[i] = 1;
 			continue;
 		}
@@ -611,7 +742,6 @@ label_values(Match *m, Attention *a, const MergedAxes *w, Ints *split)
 		for (int k = 0; k < w->count[pair]; k++) {
 			int label = w->labels.at[merged_first(w, pair) + k];
 			a->v.at[a->v.n++] = label;
-			split->at[split->n++] = a->sizes[label];
 		}
 	}
 	if (values == 0)
@@ -648,6 +778,16 @@ label_values(Match *m, Attention *a, const MergedAxes *w, Ints *split)
 }
 
 /* ---- building */
+Ints
+attention_shape(const Attention *a, const Labels *l)
+{
+	Ints shape = {.n = l->n};
+
+	for (int i = 0; i < l->n; i++)
+		shape.at[i] = a->sizes[l->at[i]];
+	return shape;
+}
+
 Value *
 attention_views(Builder *b, Value *x, const Peeled *from)
 {
@@ -670,31 +810,35 @@ softmax(Builder *b, Value *x, Value **most, Value **sum)
 }
 
 static bool
-build_body(Match *m, Attention *a, int keys)
+build_body(Match *m, Attention *a, const Factors *f, int keys)
 {
 	Build c = {.m = m, .a = a, .absorbed = intmap_new(m->r->scratch)};
-	Labels scores_axes = {0}, all;
+	Labels all;
+	MergedAxes scores_axes;
 	Value *sum, *inner = node_result(m->scores, 0);
 	MergedAxes axes;
-	Ints split = {0};
 
-	if (!label_scores(m, a, keys, &scores_axes))
+	if (!label_scores(m, a, f, keys, &scores_axes))
 		return false;
 	a->q_from = attention_peel(node_operand(m->scores, 1 - m->keys_side), true);
 	a->k_from = attention_peel(node_operand(m->scores, m->keys_side), true);
 	a->v_from = attention_peel(node_operand(m->product, 1 - m->side), false);
+	a->q_type = node_operand(m->scores, 1 - m->keys_side)->type;
+	a->k_type = node_operand(m->scores, m->keys_side)->type;
 	a->v_type = node_operand(m->product, 1 - m->side)->type;
 	a->o_type = node_result(m->product, 0)->type;
 	all = labels_range(0, a->n);
 	c.b = (Builder){.m = m->r->m, .f = a->body};
 	Value *q = attention_views(&c.b, argument(&c, a->q_from.base, "q"), &a->q_from);
 	Value *k = attention_views(&c.b, argument(&c, a->k_from.base, "k"), &a->k_from);
+	q = b_reshape(&c.b, q, attention_shape(a, &a->q));
+	k = b_reshape(&c.b, k, attention_shape(a, &a->k));
 	Value *v = argument(&c, a->v_from.base, "v");
 	Value *s = labels_dot(&c.b, q, &a->q, k, &a->k, &all, inner->type->dtype);
 	double scale = a->q_from.scale * a->k_from.scale;
 	if (scale != 1)
 		s = b_binary(&c.b, OP_mul, s, b_splat(&c.b, s->type, scale));
-	Origin from = {inner, merged_of(&scores_axes, a->sizes), s};
+	Origin from = {inner, scores_axes, s};
 	a->logits = follow(&c, &from, m->logits, &axes);
 	if (!a->logits)
 		return fail(m, "its softmax reads more than the scores");
@@ -713,14 +857,14 @@ build_body(Match *m, Attention *a, int keys)
 	a->weights = follow(&c, &from, node_operand(m->product, m->side), &axes);
 	if (!a->weights)
 		return fail(m, "its second product reads more than the softmax");
-	if (!label_values(m, a, &axes, &split))
+	if (!label_values(m, a, &axes))
 		return false;
 	int n_trained = 0;
 	for (int i = 0; i < a->trained.n; i++)
 		n_trained += a->trained.at[i];
 	if (n_trained > MOST_TRAINED_ARGUMENTS)
 		return fail(m, "its scores depend on many trained values");
-	v = b_reshape(&c.b, attention_views(&c.b, v, &a->v_from), split);
+	v = b_reshape(&c.b, attention_views(&c.b, v, &a->v_from), attention_shape(a, &a->v));
 	Value *o = labels_dot(&c.b, a->weights, &all, v, &a->v, &a->o, a->o_type->dtype);
 	o = b_reshape(&c.b, o, ints_of_type(a->o_type));
 	b_return(&c.b, 3, (Value *[]){o, a->most, sum});
@@ -791,11 +935,12 @@ recognize_side(Recognition *r, Node *n, int side)
 
 	if (!is_attention(&m))
 		return false;
-	int keys = m.why ? -1 : keys_of(&m);
+	Factors factors;
+	int keys = m.why ? -1 : find_factors(&m, &factors);
 	if (keys < 0)
 		fail(&m, "its scores are sliced or regrouped on the way");
 	a.body = m.why ? NULL : group_begin(r->m, &group_attention);
-	if (!m.why && build_body(&m, &a, keys)) {
+	if (!m.why && build_body(&m, &a, &factors, keys)) {
 		vec_push(r->scratch, &m.own, (const Node *)m.scores);
 		const Node *reader = other_reader(&m);
 		if (reader)

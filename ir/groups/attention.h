@@ -33,7 +33,7 @@ typedef struct {
 	int64_t sizes[N_LABELS];
 	Labels q, k, v, o; /* of the operands of both products and of the second product's result */
 	Peeled q_from, k_from, v_from;
-	Type v_type, o_type; /* of the graph's second product: its operand v and its result */
+	Type q_type, k_type, v_type, o_type; /* of the operands of the graph's products, and of the result */
 	/* outside of the body: the values that parameters stand for: q, k, v, then what f and g
 	 * read besides */
 	VEC(Value *) arguments;
@@ -68,6 +68,8 @@ bool attention_range_exists(Recognition *r, const Attention *a, const AttentionM
 /* The gradient of the body: a function that calls a group of its own. The pair function takes the
  * body's operands, its results and the gradient of o. */
 Function *attention_gradient(Recognition *r, const Attention *a);
+/* Sizes of the axes with these labels */
+Ints attention_shape(const Attention *a, const Labels *l);
 /* x as the base's views make it */
 Value *attention_views(Builder *b, Value *x, const Peeled *from);
 

@@ -19,16 +19,6 @@ rows_of(const Attention *a)
 	return labels_range(0, a->n - 1);
 }
 
-static Type
-with_labels(Module *m, const Attention *a, const Labels *l, DType dtype)
-{
-	int64_t dims[MAX_RANK];
-
-	for (int i = 0; i < l->n; i++)
-		dims[i] = a->sizes[l->at[i]];
-	return type_new(m, dtype, l->n, dims);
-}
-
 /* The scores' value in the body: the result of its first product. */
 static Value *
 scores_of(const Attention *a)
@@ -140,7 +130,7 @@ logits_gradient(Builder *b, const Attention *a, const Given *g, Value **map, Val
 	copy_elementwise(b, a, g, map);
 	Value *v = map[node_operand(product_of(a), 1)->id];
 	Value *weights = map[a->weights->id], *p = map[a->p->id];
-	*d_o = b_reshape(b, g->d_o, ints_of_type(with_labels(b->m, a, &a->o, F32)));
+	*d_o = b_reshape(b, g->d_o, attention_shape(a, &a->o));
 	Value *dw = labels_dot(b, *d_o, &a->o, v, &a->v, &all, weights->type->dtype);
 	Value *dp = derivative(b, weights, dw, p);
 	Value *delta = b_broadcast_back(b, g->delta, p->type, keys);
@@ -158,7 +148,8 @@ build_group(Recognition *r, const Attention *a)
 	Value **map = NEW_ARRAY(r->scratch, Value *, a->body->next_value_id), *d_o;
 	Labels rows = rows_of(a), all = labels_range(0, a->n);
 	DType sums = a->logits->type->dtype;
-	Type row = with_labels(r->m, a, &rows, sums);
+	Ints row_shape = attention_shape(a, &rows);
+	Type row = type_new(r->m, sums, row_shape.n, row_shape.at);
 	const Node *scores = scores_of(a)->node;
 
 	for (int i = 0; i < n; i++)
@@ -179,6 +170,8 @@ build_group(Recognition *r, const Attention *a)
 	Value *dq = labels_dot(&b, d[0], &all, k, &a->k, &a->q, sums);
 	Value *dk = labels_dot(&b, d[0], &all, q, &a->q, &a->k, sums);
 	Value *dv = labels_dot(&b, map[a->weights->id], &all, d_o, &a->o, &a->v, sums);
+	dq = b_reshape(&b, dq, ints_of_type(a->q_type));
+	dk = b_reshape(&b, dk, ints_of_type(a->k_type));
 	dv = b_reshape(&b, dv, ints_of_type(a->v_type));
 	Value *results[3 + MOST_TRAINED_ARGUMENTS] = {undo_views(&b, dq, &a->q_from),
 	                                    undo_views(&b, dk, &a->k_from),
@@ -195,7 +188,7 @@ row_sums(Builder *b, const Attention *a, Value *o, Value *d_o)
 {
 	Labels left = {0}, rows = rows_of(a);
 	DType sums = a->logits->type->dtype;
-	Ints values = {0}, shape = ints_of_type(with_labels(b->m, a, &a->o, sums));
+	Ints values = {0}, shape = attention_shape(a, &a->o);
 	Value *x = b_binary(b, OP_mul, b_cast(b, o, sums), b_cast(b, d_o, sums));
 
 	for (int i = 0; i < a->o.n; i++)

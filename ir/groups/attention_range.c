@@ -217,11 +217,10 @@ attention_range_set(Builder *b, Attention *a, const AttentionMask *mask)
 	begin = as_rows(b, a, begin, &labels);
 	end = as_rows(b, a, end, &labels);
 
-	Ints split = {0};
-	for (int i = 0; i < a->v.n; i++)
-		split.at[split.n++] = a->sizes[a->v.at[i]];
 	Value *k = attention_views(b, a->k_from.base, &a->k_from);
-	Value *v = b_reshape(b, attention_views(b, a->v_from.base, &a->v_from), split);
+	Value *v = attention_views(b, a->v_from.base, &a->v_from);
+	k = b_reshape(b, k, attention_shape(a, &a->k));
+	v = b_reshape(b, v, attention_shape(a, &a->v));
 	Value *bounded = b_binary(b, OP_and, is_finite(b, a, k, &a->k), is_finite(b, a, v, &a->v));
 	bounded = b_binary(b, OP_and, bounded, b_with(b, OP_gt, end, 0));
 	a->arguments.at[a->range] = b_select(b, bounded, begin, b_splat(b, begin->type, 0));

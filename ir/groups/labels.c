@@ -93,17 +93,24 @@ merged_of(const Labels *l, const int64_t *sizes)
 }
 
 bool
-merged_reshape(MergedAxes *a, const int64_t *sizes, const Ints *shape)
+merged_reshape(MergedAxes *a, const int64_t *sizes, const Ints *shape, int *label, int64_t *outer)
 {
 	MergedAxes out = {.n = shape->n, .labels = a->labels};
 	int next = 0;
 
+	*label = -1;
 	for (int i = 0; i < shape->n; i++)
 		for (int64_t left = shape->at[i]; left > 1; out.count[i]++) {
-			int64_t size = next < a->labels.n ? sizes[a->labels.at[next++]] : 0;
-			if (size == 0 || left % size)
+			if (next == a->labels.n)
 				return false;
+			int64_t size = sizes[a->labels.at[next]];
+			if (left % size) {
+				*label = size % left ? -1 : a->labels.at[next];
+				*outer = left;
+				return false;
+			}
 			left /= size;
+			next++;
 		}
 	*a = out;
 	return next == a->labels.n;

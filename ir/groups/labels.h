@@ -30,8 +30,10 @@ typedef struct {
 /* sizes: by label */
 MergedAxes merged_of(const Labels *l, const int64_t *sizes);
 /* The axes after a reshape, or after a transpose. merged_reshape returns false if an axis would be
- * a part of a label. */
-bool merged_reshape(MergedAxes *a, const int64_t *sizes, const Ints *shape);
+ * a part of a label. If the shape fits once that label is two labels, *label is the label and
+ * *outer the size of the first of the two; else *label is -1. */
+bool merged_reshape(MergedAxes *a, const int64_t *sizes, const Ints *shape, int *label,
+                    int64_t *outer);
 void merged_transpose(MergedAxes *a, const Ints *order);
 bool merged_equal(const MergedAxes *a, const MergedAxes *b);
 /* Number of the first label of axis i in a->labels. */
