@@ -22,6 +22,8 @@ typedef struct {
 	Value *logits, *p, *most, *sum;
 	/* are weights 0 where p is NaN? Then rows without a finite logit are 0 */
 	bool guarded;
+	/* are the weights of rows without a logit above -inf 0? Then most is 0, and sum inf */
+	bool zero_rows;
 } Attention;
 
 /* The node that divides e by its sum. */
@@ -50,16 +52,26 @@ operand_of(const Value *v, OpKind op)
 	return v && v->node && v->node->op == op ? node_operand(v->node, 0) : NULL;
 }
 
+/* The reduction that gives v, unless v is a number selected for rows whose logits are all -inf. */
+static Value *
+reduced(Attention *a, Value *v)
+{
+	bool selects = v->node && v->node->op == OP_select;
+
+	a->zero_rows |= selects;
+	return selects ? node_operand(v->node, 2) : v;
+}
+
 static bool
 find_parts(const Function *f, Attention *a)
 {
 	a->most = function_result(f, 1);
 	a->sum = function_result(f, 2);
 	const Node *dot = first_dot(f);
-	Value *e = operand_of(a->sum, OP_reduce);
+	Value *e = operand_of(reduced(a, a->sum), OP_reduce);
 	a->logits = operand_of(operand_of(e, OP_exp), OP_sub);
 	a->p = e ? softmax_of(e) : NULL;
-	if (!dot || !a->logits || !a->p || operand_of(a->most, OP_reduce) != a->logits)
+	if (!dot || !a->logits || !a->p || operand_of(reduced(a, a->most), OP_reduce) != a->logits)
 		return false;
 	a->shape = a->logits->type;
 	a->range = score_range(f, a->shape);
@@ -220,8 +232,8 @@ row_place(Block *b)
 	return index_flat(b->t.lw->lb, b->a->most->type, &at);
 }
 
-/* Stores the rows' largest logits and sums. Without a finite logit, a row is NaN, as
- * exp(-inf - -inf) is. */
+/* Stores the rows' largest logits and sums. A row whose logits are all -inf is NaN, as
+ * exp(-inf - -inf) is, or 0. */
 static void
 store_rows(Block *b)
 {
@@ -230,7 +242,12 @@ store_rows(Block *b)
 	Affine i = vector_of_queries(b), place = row_place(b);
 	LoopValue most = lb_load(lb, b->most, i), sum = lb_load(lb, b->sum, i);
 
-	sum = lb_select(lb, is_minus_infinity(lb, most), lb_number(lb, b->t.type, NAN), sum);
+	LoopValue hidden = is_minus_infinity(lb, most);
+	LoopValue instead = lb_number(lb, b->t.type, b->a->zero_rows ? INFINITY : NAN);
+
+	sum = lb_select(lb, hidden, instead, sum);
+	if (b->a->zero_rows)
+		most = lb_select(lb, hidden, lb_number(lb, b->t.type, 0), most);
 	lb_store(lb, lower_buffer(lw, b->a->most), place, most);
 	lb_store(lb, lower_buffer(lw, b->a->sum), place, sum);
 	lb_store(lb, b->sum, i, sum);

@@ -27,6 +27,7 @@ typedef struct {
 	int side;              /* operand of the product that has the weights */
 	Value *p, *logits;     /* result and operand of the softmax */
 	int axis;              /* of the softmax */
+	bool zero_rows;        /* are rows without a logit above -inf 0? */
 	Node *scores;          /* q k */
 	int keys_side;         /* operand of the scores that has the keys */
 	VEC(const Node *) own; /* nodes that only the attention should read */
@@ -179,6 +180,54 @@ divides_by_sum(Match *m, const Node *n, int i)
 	return true;
 }
 
+static bool
+is_zero(const Value *v)
+{
+	double x;
+
+	return value_splat(v, &x) && x == 0;
+}
+
+/* Is v, a bool, true in the rows whose largest x is -inf? */
+static bool
+tells_rows_below(Match *m, Value *v, const Value *x)
+{
+	Value *base = row_base(m, v);
+	const Node *eq = base->node;
+	double least;
+
+	if (!eq || eq->op != OP_eq || !value_splat(node_operand(eq, 1), &least) || least != -INFINITY)
+		return false;
+	const Node *most = reduction_of(m, node_operand(eq, 0), REDUCE_MAX);
+	vec_push(m->r->scratch, &m->own, eq);
+	return most && node_operand(most, 0) == x &&
+	       ((const ReduceAttr *)most->attr)->axes.at[0] == m->axis &&
+	       repeats_rows(m, v, base, m->axis);
+}
+
+static bool is_softmax(Match *m, Value *v);
+
+/* select(hidden, 0, softmax(select(hidden, 0, x))), where the largest x of hidden rows is -inf: the
+ * softmax of ONNX's Attention. */
+static bool
+is_softmax_with_zeros(Match *m, const Node *n)
+{
+	if (!is_zero(node_operand(n, 1)) || !node_operand(n, 2)->node ||
+	    !is_softmax(m, node_operand(n, 2)))
+		return false;
+	const Node *inner = m->logits->node;
+	if (!inner || inner->op != OP_select || !is_zero(node_operand(inner, 1)))
+		return false;
+	Value *x = node_operand(inner, 2);
+	if (!tells_rows_below(m, node_operand(n, 0), x) ||
+	    !tells_rows_below(m, node_operand(inner, 0), x))
+		return false;
+	vec_push(m->r->scratch, &m->own, inner);
+	m->logits = x;
+	m->zero_rows = true;
+	return true;
+}
+
 /* Is v the result of a softmax over one axis? */
 static bool
 is_softmax(Match *m, Value *v)
@@ -193,6 +242,8 @@ is_softmax(Match *m, Value *v)
 		is = divides_by_sum(m, n, 0) || divides_by_sum(m, n, 1);
 	else if (n->op == OP_exp)
 		is = is_exp_of_log_softmax(m, n);
+	else if (n->op == OP_select)
+		is = is_softmax_with_zeros(m, n);
 	if (!is)
 		m->own.n = before;
 	else
@@ -796,16 +847,24 @@ attention_views(Builder *b, Value *x, const Peeled *from)
 	return x;
 }
 
-/* softmax over the last axis; *most and *sum: of each row */
+/* softmax over the last axis; *first is its first value, and *most and *sum are of each row. zero_rows:
+ * a row whose largest x is -inf has *most = 0 and *sum = inf, so its softmax is 0. */
 static Value *
-softmax(Builder *b, Value *x, Value **most, Value **sum)
+softmax(Builder *b, Value *x, bool zero_rows, Value **first, Value **most, Value **sum)
 {
 	Ints axes = {.n = 1, .at = {x->type->rank - 1}};
+	Value *hidden = NULL;
 
-	*most = b_reduce(b, REDUCE_MAX, x, axes);
+	*most = *first = b_reduce(b, REDUCE_MAX, x, axes);
+	if (zero_rows) {
+		hidden = b_with(b, OP_eq, *most, -INFINITY);
+		*most = b_select(b, hidden, b_number_like(b, *most, 0), *most);
+	}
 	Value *shift = b_broadcast_back(b, b_unary(b, OP_stop_gradient, *most), x->type, axes);
 	Value *e = b_unary(b, OP_exp, b_binary(b, OP_sub, x, shift));
 	*sum = b_reduce(b, REDUCE_SUM, e, axes);
+	if (zero_rows)
+		*sum = b_select(b, hidden, b_number_like(b, *sum, INFINITY), *sum);
 	return b_binary(b, OP_div, e, b_broadcast_back(b, *sum, x->type, axes));
 }
 
@@ -815,7 +874,7 @@ build_body(Match *m, Attention *a, const Factors *f, int keys)
 	Build c = {.m = m, .a = a, .absorbed = intmap_new(m->r->scratch)};
 	Labels all;
 	MergedAxes scores_axes;
-	Value *sum, *inner = node_result(m->scores, 0);
+	Value *most, *sum, *inner = node_result(m->scores, 0);
 	MergedAxes axes;
 
 	if (!label_scores(m, a, f, keys, &scores_axes))
@@ -852,7 +911,7 @@ build_body(Match *m, Attention *a, const Factors *f, int keys)
 		}
 		a->logits = attention_range(&c.b, a, a->logits);
 	}
-	a->p = softmax(&c.b, a->logits, &a->most, &sum);
+	a->p = softmax(&c.b, a->logits, m->zero_rows, &a->most, &most, &sum);
 	from = (Origin){m->p, axes, a->p};
 	a->weights = follow(&c, &from, node_operand(m->product, m->side), &axes);
 	if (!a->weights)
@@ -867,7 +926,7 @@ build_body(Match *m, Attention *a, const Factors *f, int keys)
 	v = b_reshape(&c.b, attention_views(&c.b, v, &a->v_from), attention_shape(a, &a->v));
 	Value *o = labels_dot(&c.b, a->weights, &all, v, &a->v, &a->o, a->o_type->dtype);
 	o = b_reshape(&c.b, o, ints_of_type(a->o_type));
-	b_return(&c.b, 3, (Value *[]){o, a->most, sum});
+	b_return(&c.b, 3, (Value *[]){o, most, sum});
 	m->mask = c.mask;
 	function_name_result(a->body, "o");
 	function_name_result(a->body, "max");

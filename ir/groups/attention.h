@@ -42,7 +42,7 @@ typedef struct {
 	VEC(bool) trained;
 	/* in the body: */
 	Function *body;
-	Value *logits, *most, *p, *weights; /* most: the largest logit of each row */
+	Value *logits, *most, *p, *weights; /* most: the largest logit of each row, the first value of the softmax */
 	int range; /* number of the argument for the first key; the next one is for the end. 0: no range */
 } Attention;
 
