@@ -153,6 +153,9 @@ typedef enum {
 	PARAM_OPERAND,   /* operand `number` of the call */
 	PARAM_RESULT,    /* result `number` of the call */
 	PARAM_COTANGENT, /* gradient (a float) of result `number` of the call */
+	/* of a group's body: number `number` of the facts that only help a strategy to do less; the
+	 * results do not depend on them */
+	PARAM_HINT,
 } ParamKind;
 /* The memory region of a value. Two regions exist only in the body of a loop or branch: the value
  * lies where the body's parameter number `offset` lies (REGION_PARAM), or where result number

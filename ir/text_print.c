@@ -12,7 +12,7 @@
 
 const char *const param_kind_texts[] = {"argument",      "input",          "labels",
                                         "sample_weight", "hyperparameter", "operand",
-                                        "result",        "cotangent",      NULL};
+                                        "result",        "cotangent",      "hint",         NULL};
 const char *const scale_source_names[] = {"tensor",  "channel", "block", "running",
                                           "dynamic", "token",   NULL};
 const char *const adapter_readers_texts[] = {"products", "tables", "both", NULL};

@@ -35,9 +35,28 @@ drop_unnamed(Pass *p, Module *m)
 	}
 }
 
+/* The function whose nodes take the place of a call of `group`. */
+static Function *
+opened(Module *m, Function *group, IntMap *without_hints)
+{
+	uint64_t found;
+
+	if (!group->group->drop_hints)
+		return group;
+	if (intmap_get(without_hints, (uint64_t)(uintptr_t)group, &found))
+		return (Function *)(uintptr_t)found;
+	const char *name = arena_printf(m->arena, "%s.open", group->name);
+	Function *f = function_clone(group, module_fresh_name(m, name));
+	group->group->drop_hints(f);
+	intmap_put(without_hints, (uint64_t)(uintptr_t)group, (uint64_t)(uintptr_t)f);
+	return f;
+}
+
 static bool
 run_ungroup(Pass *p, Module *m)
 {
+	IntMap *without_hints = intmap_new(p->scratch);
+
 	for_each_function(m, f) {
 		const Target *target = pass_target(p, f);
 		if (!target)
@@ -47,6 +66,8 @@ run_ungroup(Pass *p, Module *m)
 		for_each_node(f, n) {
 			if (!called_group(n) || group_strategy(target, called_function(n)))
 				continue;
+			((CallAttr *)n->attr)->callee =
+				opened(m, called_function(n), without_hints);
 			call_inline(n);
 			p->changed = true;
 		}

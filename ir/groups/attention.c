@@ -180,29 +180,41 @@ divides_by_sum(Match *m, const Node *n, int i)
 	return true;
 }
 
+/* v before casts, which importers put where a recipe has 16 bits. */
+static Value *
+before_casts(Value *v)
+{
+	while (value_cast_of(v))
+		v = value_cast_of(v);
+	return v;
+}
+
 static bool
-is_zero(const Value *v)
+is_zero(Value *v)
 {
 	double x;
 
-	return value_splat(v, &x) && x == 0;
+	return value_splat(before_casts(v), &x) && x == 0;
 }
 
-/* Is v, a bool, true in the rows whose largest x is -inf? */
-static bool
-tells_rows_below(Match *m, Value *v, const Value *x)
+/* The value, x or a cast of x, for which v, a bool, says in which rows its largest number is -inf;
+ * NULL: v says something else. */
+static Value *
+tells_hidden_rows(Match *m, Value *v, Value *x)
 {
 	Value *base = row_base(m, v);
 	const Node *eq = base->node;
 	double least;
 
 	if (!eq || eq->op != OP_eq || !value_splat(node_operand(eq, 1), &least) || least != -INFINITY)
-		return false;
+		return NULL;
 	const Node *most = reduction_of(m, node_operand(eq, 0), REDUCE_MAX);
 	vec_push(m->r->scratch, &m->own, eq);
-	return most && node_operand(most, 0) == x &&
-	       ((const ReduceAttr *)most->attr)->axes.at[0] == m->axis &&
-	       repeats_rows(m, v, base, m->axis);
+	if (!most || before_casts(node_operand(most, 0)) != before_casts(x) ||
+	    ((const ReduceAttr *)most->attr)->axes.at[0] != m->axis ||
+	    !repeats_rows(m, v, base, m->axis))
+		return NULL;
+	return node_operand(most, 0);
 }
 
 static bool is_softmax(Match *m, Value *v);
@@ -215,15 +227,16 @@ is_softmax_with_zeros(Match *m, const Node *n)
 	if (!is_zero(node_operand(n, 1)) || !node_operand(n, 2)->node ||
 	    !is_softmax(m, node_operand(n, 2)))
 		return false;
-	const Node *inner = m->logits->node;
+	const Node *inner = before_casts(m->logits)->node;
 	if (!inner || inner->op != OP_select || !is_zero(node_operand(inner, 1)))
 		return false;
-	Value *x = node_operand(inner, 2);
-	if (!tells_rows_below(m, node_operand(n, 0), x) ||
-	    !tells_rows_below(m, node_operand(inner, 0), x))
+	Value *x = node_operand(inner, 2), *logits = tells_hidden_rows(m, node_operand(n, 0), x);
+	if (!logits || !tells_hidden_rows(m, node_operand(inner, 0), x))
 		return false;
+	if (m->logits->node != inner)
+		vec_push(m->r->scratch, &m->own, (const Node *)m->logits->node);
 	vec_push(m->r->scratch, &m->own, inner);
-	m->logits = x;
+	m->logits = logits;
 	m->zero_rows = true;
 	return true;
 }
@@ -1036,4 +1049,5 @@ recognize_attention(Recognition *r, Node *n)
 const GroupRow group_attention = {
 	.name = "attention",
 	.doc = "softmax(f(q k)) v: o, and of each query's row the largest logit and the sum of exponentials",
-	.recognize = recognize_attention};
+	.recognize = recognize_attention,
+	.drop_hints = attention_drop_range};

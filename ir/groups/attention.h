@@ -62,6 +62,8 @@ void attention_note_mask(AttentionMask *mask, const Node *n, int other, const Me
 Value *attention_range(Builder *b, Attention *a, Value *logits);
 /* Builds the arguments in the graph, before the product. False: the mask has another form. */
 bool attention_range_set(Builder *graph, Attention *a, const AttentionMask *mask);
+/* Drops what attention_range has put into a body. */
+void attention_drop_range(Function *body);
 /* Can attention_range_set build them? */
 bool attention_range_exists(Recognition *r, const Attention *a, const AttentionMask *mask);
 

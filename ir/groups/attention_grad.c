@@ -10,7 +10,8 @@
 
 const GroupRow group_attention_grad = {
 	.name = "attention_grad",
-	.doc = "gradients of q, k and v of an attention, from the softmax's rows and the gradient of o"};
+	.doc = "gradients of q, k and v of an attention, from the softmax's rows and the gradient of o",
+	.drop_hints = attention_drop_range};
 
 /* The rows' axes: those of the scores without keys. */
 static Labels
@@ -152,8 +153,10 @@ build_group(Recognition *r, const Attention *a)
 	Type row = type_new(r->m, sums, row_shape.n, row_shape.at);
 	const Node *scores = scores_of(a)->node;
 
-	for (int i = 0; i < n; i++)
-		x[i] = function_param(f, a->body->params.at[i]->type, a->body->params.at[i]->name);
+	for (int i = 0; i < n; i++) {
+		const Value *p = a->body->params.at[i];
+		x[i] = function_param_as(f, p->type, p->name, p->param, p->number);
+	}
 	Given g = {.operands = x};
 	g.most = function_param(f, row, "max");
 	g.inverse = function_param(f, row, "inverse");

@@ -70,13 +70,35 @@ attention_range(Builder *b, Attention *a, Value *logits)
 {
 	Type row = type_with_dtype(b->m, type_drop_axis(b->m, logits->type, a->n - 1), S32);
 	Ints keys = {.n = 1, .at = {a->n - 1}};
-	Value *begin = function_param(a->body, row, "begin"), *end = function_param(a->body, row, "end");
+	Value *begin = function_param_as(a->body, row, "begin", PARAM_HINT, 0);
+	Value *end = function_param_as(a->body, row, "end", PARAM_HINT, 1);
 	Value *j = key_numbers(b, logits->type, a->n - 1);
 	Value *from = b_binary(b, OP_ge, j, b_broadcast_back(b, begin, logits->type, keys));
 	Value *below = b_binary(b, OP_lt, j, b_broadcast_back(b, end, logits->type, keys));
 
 	return b_select(b, b_binary(b, OP_and, from, below), logits,
 	                b_splat(b, logits->type, -INFINITY));
+}
+
+/* The hint that v repeats along keys, if v compares numbers of keys with a hint; NULL: it does not. */
+static const Value *
+compared_hint(const Value *v)
+{
+	const Node *row = v->node && v->node->n_operands == 2 ? node_operand(v->node, 1)->node : NULL;
+	const Value *hint = row && row->op == OP_broadcast ? node_operand(row, 0) : NULL;
+
+	return hint && hint->kind == VALUE_PARAM && hint->param == PARAM_HINT ? hint : NULL;
+}
+
+void
+attention_drop_range(Function *body)
+{
+	for_each_node(body, n) {
+		const Node *both = n->op == OP_select ? node_operand(n, 0)->node : NULL;
+		if (both && both->op == OP_and && compared_hint(node_operand(both, 0)) &&
+		    compared_hint(node_operand(both, 1)))
+			value_replace_uses(node_result(n, 0), node_operand(n, 1));
+	}
 }
 
 /* ---- in the graph */

@@ -31,6 +31,9 @@ struct GroupRow {
 	 * Nodes that nobody reads any more are erased later. NULL: only the gradient of another
 	 * group makes groups of this kind. */
 	bool (*recognize)(Recognition *r, Node *n);
+	/* Rewrites a copy of the body so that it does not read its hints, before the copy takes the
+	 * place of a call. NULL: the body reads none. */
+	void (*drop_hints)(Function *body);
 };
 extern const GroupRow *const group_table[]; /* ends with NULL */
 #define GROUP(name) extern const GroupRow group_##name;

