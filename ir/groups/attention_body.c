@@ -1,0 +1,339 @@
+/* Builds the body of an attention: all its nodes on one shape, batch, queries, keys. What the
+ * elementwise nodes read besides the scores (masks, positions, random numbers) is computed in the
+ * body, too, as far as it has an element for each query and key. So masks are not stored. */
+#include "ir/groups/attention_match.h"
+
+#include <math.h>
+
+enum { MOST_ABSORBED = 96 /* nodes that compute masks and the like */ };
+
+/* The operand that n multiplies by one number; *by: the number. NULL: n does no such thing. */
+static Value *
+scaled_by(const Node *n, double *by)
+{
+	for (int i = 0; n->op == OP_mul && i < 2; i++)
+		if (value_splat(node_operand(n, i), by))
+			return node_operand(n, 1 - i);
+	if (n->op != OP_div || !value_splat(node_operand(n, 1), by) || *by == 0)
+		return NULL;
+	*by = 1 / *by;
+	return node_operand(n, 0);
+}
+
+Peeled
+attention_peel(Value *v, bool scales)
+{
+	Peeled p = {.base = v, .scale = 1};
+
+	for (double by; p.base->node; ) {
+		const Node *n = p.base->node;
+		Value *inner = scales ? scaled_by(n, &by) : NULL;
+		if (inner && isfinite(by)) {
+			p.scale *= by;
+			p.base = inner;
+			continue;
+		}
+		if ((n->op != OP_reshape && n->op != OP_transpose) || p.n == MOST_VIEWS)
+			break;
+		p.views[p.n++] = n;
+		p.base = node_operand(n, 0);
+	}
+	return p;
+}
+
+/* ---- the body */
+/* What an elementwise part of the attention (f or g) computes from: `base` in the graph, `inside`
+ * in the body. */
+typedef struct {
+	const Value *base;
+	MergedAxes axes; /* of base */
+	Value *inside;
+} Origin;
+/* A value of such a part. */
+typedef struct {
+	bool depends; /* on the origin's base */
+	MergedAxes axes;
+	Value *inside;
+} Link;
+typedef struct {
+	AttentionMatch *m;
+	Attention *a;
+	Builder b;
+	const Origin *from;
+	IntMap *links;    /* value id in the graph -> number in `list` */
+	IntMap *absorbed; /* value id in the graph -> value in the body */
+	VEC(Link) list;
+	int n_absorbed;
+	AttentionMask mask;
+} Build;
+
+static bool
+is_trained(const Recognition *r, const Value *v)
+{
+	return dtype_is_float(v->type->dtype) && (v->id >= r->n_values || r->trained[v->id]);
+}
+
+/* A parameter of the body that stands for v. */
+static Value *
+argument(Build *c, Value *v, const char *name)
+{
+	vec_push(c->m->r->scratch, &c->a->arguments, v);
+	vec_push(c->m->r->scratch, &c->a->trained, c->a->arguments.n > 3 && is_trained(c->m->r, v));
+	return function_param(c->a->body, v->type, name);
+}
+
+/* Should the body compute v itself? Yes, if v has an element for each query and key, and costs
+ * little. */
+static bool
+should_absorb(const Build *c, const Value *v)
+{
+	const Node *n = v->node;
+	const Attention *a = c->a;
+	double splat;
+
+	if (!n || n->n_results != 1 || c->n_absorbed >= MOST_ABSORBED)
+		return false;
+	FuseClass fuse = op_row(n)->fuse;
+	if (fuse == FUSE_VIEW || (n->op == OP_constant && value_splat(v, &splat)))
+		return true;
+	if (fuse == FUSE_INDEX && n->n_operands == 0)
+		return n->op != OP_constant;
+	return (fuse == FUSE_ELEMENTWISE || (fuse == FUSE_INDEX && !is_trained(c->m->r, v))) &&
+	       !op_row(n)->effect && v->type->n >= a->sizes[a->n - 1] * a->sizes[a->n - 2];
+}
+
+/* v, which does not depend on the scores, in the body. */
+static Value *
+absorb(Build *c, Value *v)
+{
+	uint64_t known;
+
+	if (!v)
+		return NULL;
+	if (intmap_get(c->absorbed, v->id, &known))
+		return (Value *)(uintptr_t)known;
+	Value *inside;
+	if (should_absorb(c, v)) {
+		const Node *n = v->node;
+		Value **x = NEW_ARRAY(c->m->r->scratch, Value *, n->n_operands + 1);
+		c->n_absorbed++;
+		for (int i = 0; i < n->n_operands; i++)
+			x[i] = absorb(c, node_operand(n, i));
+		inside = build(&c->b, n->op, n->n_operands, x, n->attr);
+	} else {
+		inside = argument(c, v, arena_printf(c->m->r->scratch, "x%d", c->a->arguments.n));
+	}
+	intmap_put(c->absorbed, v->id, (uint64_t)(uintptr_t)inside);
+	return inside;
+}
+
+static int find_link(Build *c, Value *v);
+
+/* A view that keeps all elements: the body needs none. */
+static bool
+link_view(Build *c, Link *l, const Node *n, const Link *x)
+{
+	Ints shape = ints_of_type(node_result(n, 0)->type);
+
+	l->inside = x->inside;
+	l->axes = x->axes;
+	if (n->op == OP_transpose) {
+		merged_transpose(&l->axes, &((const TransposeAttr *)n->attr)->order);
+		return true;
+	}
+	bool keeps = n->op == OP_reshape || (n->op == OP_broadcast &&
+	                                     node_operand(n, 0)->type->n == node_result(n, 0)->type->n);
+	int label;
+	int64_t outer;
+	return (keeps && merged_reshape(&l->axes, c->a->sizes, &shape, &label, &outer)) ||
+	       attention_fail(c->m, "its scores are sliced or regrouped on the way");
+}
+
+static bool
+link_elementwise(Build *c, Link *l, const Node *n, const int *links)
+{
+	Value **x = NEW_ARRAY(c->m->r->scratch, Value *, n->n_operands);
+	bool first = true;
+
+	for (int i = 0; i < n->n_operands; i++) {
+		if (links[i] < 0 || !c->list.at[links[i]].depends)
+			continue;
+		if (!first && !merged_equal(&l->axes, &c->list.at[links[i]].axes))
+			return attention_fail(c->m, "its scores are combined in two shapes");
+		l->axes = c->list.at[links[i]].axes;
+		first = false;
+	}
+	for (int i = 0; i < n->n_operands; i++) {
+		Value *v = node_operand(n, i);
+		bool depends = links[i] >= 0 && c->list.at[links[i]].depends;
+		if (v && !depends && c->from->base == node_result(c->m->scores, 0))
+			attention_note_mask(&c->mask, n, i, &l->axes);
+		x[i] = depends ? c->list.at[links[i]].inside
+		       : v     ? merged_split(&c->b, absorb(c, v), &l->axes, c->a->sizes, c->a->n)
+		               : NULL;
+	}
+	l->inside = build(&c->b, n->op, n->n_operands, x, n->attr);
+	return true;
+}
+
+/* Makes a link of v, whose operands are links, if one of these depends on the base. */
+static bool
+make_link(Build *c, Link *l, Value *v)
+{
+	const Node *n = v->node;
+	int *links = NEW_ARRAY(c->m->r->scratch, int, n->n_operands + 1);
+
+	for (int i = 0; i < n->n_operands; i++) {
+		Value *x = node_operand(n, i);
+		links[i] = x && x->type->n == v->type->n ? find_link(c, x) : -1;
+		if (links[i] >= 0)
+			l->depends |= c->list.at[links[i]].depends;
+	}
+	if (!l->depends || c->m->why)
+		return !c->m->why;
+	vec_push(c->m->r->scratch, &c->m->own, n);
+	return op_row(n)->fuse == FUSE_VIEW ? link_view(c, l, n, &c->list.at[links[0]])
+	                                    : link_elementwise(c, l, n, links);
+}
+
+/* The number of v's link. m->why is set if v depends on the base in a way that is not supported. */
+static int
+find_link(Build *c, Value *v)
+{
+	AttentionMatch *m = c->m;
+	uint64_t known;
+	Link l = {0};
+
+	if (intmap_get(c->links, v->id, &known))
+		return (int)known;
+	if (v == c->from->base)
+		l = (Link){true, c->from->axes, c->from->inside};
+	else if (attention_is_link(v) && m->steps++ > MOST_STEPS)
+		attention_fail(m, "too many nodes stand between its products");
+	else if (attention_is_link(v))
+		make_link(c, &l, v);
+	vec_push(m->r->scratch, &c->list, l);
+	intmap_put(c->links, v->id, (uint64_t)(c->list.n - 1));
+	return c->list.n - 1;
+}
+
+/* v in the body, and its axes; NULL: v is not computed from `from` alone. */
+static Value *
+follow(Build *c, const Origin *from, Value *v, MergedAxes *axes)
+{
+	c->from = from;
+	c->links = intmap_new(c->m->r->scratch);
+	c->list.n = 0;
+	c->m->steps = 0;
+	int i = find_link(c, v);
+	if (c->m->why || !c->list.at[i].depends)
+		return NULL;
+	*axes = c->list.at[i].axes;
+	return c->list.at[i].inside;
+}
+
+/* ---- building */
+Ints
+attention_shape(const Attention *a, const Labels *l)
+{
+	Ints shape = {.n = l->n};
+
+	for (int i = 0; i < l->n; i++)
+		shape.at[i] = a->sizes[l->at[i]];
+	return shape;
+}
+
+Value *
+attention_views(Builder *b, Value *x, const Peeled *from)
+{
+	for (int i = from->n - 1; i >= 0; i--)
+		x = build(b, from->views[i]->op, 1, &x, from->views[i]->attr);
+	return x;
+}
+
+/* softmax over the last axis; *first is its first value, and *most and *sum are of each row. zero_rows:
+ * a row whose largest x is -inf has *most = 0 and *sum = inf, so its softmax is 0. */
+static Value *
+softmax(Builder *b, Value *x, bool zero_rows, Value **first, Value **most, Value **sum)
+{
+	Ints axes = {.n = 1, .at = {x->type->rank - 1}};
+	Value *hidden = NULL;
+
+	*most = *first = b_reduce(b, REDUCE_MAX, x, axes);
+	if (zero_rows) {
+		hidden = b_with(b, OP_eq, *most, -INFINITY);
+		*most = b_select(b, hidden, b_number_like(b, *most, 0), *most);
+	}
+	Value *shift = b_broadcast_back(b, b_unary(b, OP_stop_gradient, *most), x->type, axes);
+	Value *e = b_unary(b, OP_exp, b_binary(b, OP_sub, x, shift));
+	*sum = b_reduce(b, REDUCE_SUM, e, axes);
+	if (zero_rows)
+		*sum = b_select(b, hidden, b_number_like(b, *sum, INFINITY), *sum);
+	return b_binary(b, OP_div, e, b_broadcast_back(b, *sum, x->type, axes));
+}
+
+bool
+attention_build_body(AttentionMatch *m, Attention *a, const Factors *f, int keys)
+{
+	Build c = {.m = m, .a = a, .absorbed = intmap_new(m->r->scratch)};
+	Labels all;
+	MergedAxes scores_axes;
+	Value *most, *sum, *inner = node_result(m->scores, 0);
+	MergedAxes axes;
+
+	if (!attention_label_scores(m, a, f, keys, &scores_axes))
+		return false;
+	a->q_from = attention_peel(node_operand(m->scores, 1 - m->keys_side), true);
+	a->k_from = attention_peel(node_operand(m->scores, m->keys_side), true);
+	a->v_from = attention_peel(node_operand(m->product, 1 - m->side), false);
+	a->q_type = node_operand(m->scores, 1 - m->keys_side)->type;
+	a->k_type = node_operand(m->scores, m->keys_side)->type;
+	a->v_type = node_operand(m->product, 1 - m->side)->type;
+	a->o_type = node_result(m->product, 0)->type;
+	all = labels_range(0, a->n);
+	c.b = (Builder){.m = m->r->m, .f = a->body};
+	Value *q = attention_views(&c.b, argument(&c, a->q_from.base, "q"), &a->q_from);
+	Value *k = attention_views(&c.b, argument(&c, a->k_from.base, "k"), &a->k_from);
+	q = b_reshape(&c.b, q, attention_shape(a, &a->q));
+	k = b_reshape(&c.b, k, attention_shape(a, &a->k));
+	Value *v = argument(&c, a->v_from.base, "v");
+	Value *s = labels_dot(&c.b, q, &a->q, k, &a->k, &all, inner->type->dtype);
+	double scale = a->q_from.scale * a->k_from.scale;
+	if (scale != 1)
+		s = b_binary(&c.b, OP_mul, s, b_splat(&c.b, s->type, scale));
+	Origin from = {inner, scores_axes, s};
+	a->logits = follow(&c, &from, m->logits, &axes);
+	if (!a->logits)
+		return attention_fail(m, "its softmax reads more than the scores");
+	if (dtype_info[a->logits->type->dtype].bits < 32)
+		return attention_fail(m, "its softmax is computed in 16 bits");
+	if (attention_range_exists(m->r, a, &c.mask)) {
+		a->range = a->arguments.n;
+		for (int i = 0; i < 2; i++) { /* attention_range_set sets them */
+			vec_push(m->r->scratch, &a->arguments, (Value *)NULL);
+			vec_push(m->r->scratch, &a->trained, false);
+		}
+		a->logits = attention_range(&c.b, a, a->logits);
+	}
+	a->p = softmax(&c.b, a->logits, m->zero_rows, &a->most, &most, &sum);
+	from = (Origin){m->p, axes, a->p};
+	a->weights = follow(&c, &from, node_operand(m->product, m->side), &axes);
+	if (!a->weights)
+		return attention_fail(m, "its second product reads more than the softmax");
+	if (!attention_label_values(m, a, &axes))
+		return false;
+	int n_trained = 0;
+	for (int i = 0; i < a->trained.n; i++)
+		n_trained += a->trained.at[i];
+	if (n_trained > MOST_TRAINED_ARGUMENTS)
+		return attention_fail(m, "its scores depend on many trained values");
+	v = b_reshape(&c.b, attention_views(&c.b, v, &a->v_from), attention_shape(a, &a->v));
+	Value *o = labels_dot(&c.b, a->weights, &all, v, &a->v, &a->o, a->o_type->dtype);
+	o = b_reshape(&c.b, o, ints_of_type(a->o_type));
+	b_return(&c.b, 3, (Value *[]){o, most, sum});
+	m->mask = c.mask;
+	function_name_result(a->body, "o");
+	function_name_result(a->body, "max");
+	function_name_result(a->body, "sum");
+	return true;
+}
