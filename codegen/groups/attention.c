@@ -285,7 +285,8 @@ seen_blocks(Block *b, int64_t keys, int64_t size)
 	LoopValue width = lb_int(lb, S64, size);
 
 	if (whole) {
-		LoopValue first = lb_binary(lb, LOOP_div, seen.begin, width);
+		LoopValue first = lb_binary(lb, LOOP_max, seen.begin, lb_int(lb, S64, 0));
+		first = lb_binary(lb, LOOP_div, first, width);
 		LoopValue end = lb_binary(lb, LOOP_add, seen.end, lb_int(lb, S64, size - 1));
 		end = lb_binary(lb, LOOP_min, lb_binary(lb, LOOP_div, end, width),
 		                lb_int(lb, S64, whole));

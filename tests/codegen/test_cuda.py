@@ -64,12 +64,11 @@ def test_conversions(compare):
     same(compare(ROOT / "tests/codegen/conversions.gir"), 7)
 
 
-def lower(run, models, folder, name, *dims):
-    """The kernels of a model's training programs, lowered for teams of threads."""
+def lower(run, models, folder, name, *dims, target="cuda-sm_90"):
+    """The kernels of a model's training programs, lowered for teams of threads, or for another target."""
     loss = json.loads((models / name / "reference.json").read_text())["loss"]
-    run("dump", models / name / "model.onnx", "--loss", loss, *dims, "--optimizer=adamw", "--stage=fused",
-        "-o", folder / "fused.gir")
-    run("opt", folder / "fused.gir", "--passes=lower{target=cuda-sm_90}", "-o", folder / "lowered.gir")
+    run("dump", models / name / "model.onnx", "--loss", loss, *dims, "--optimizer=adamw", "--stage=lowered",
+        f"--pass-option=multiversion.targets={target}", "-o", folder / "lowered.gir")
     return folder / "lowered.gir"
 
 
@@ -91,6 +90,16 @@ PLAIN = pytest.mark.skipif(bool(SANITIZED), reason="many kernels: sanitizers run
 def test_sizes(run, compare, models, tmp_path, batch, seq):
     """One, odd and prime numbers of rows and tokens."""
     same(compare(lower(run, models, tmp_path, "gpt2_mini", f"--dim=batch={batch}", f"--dim=seq={seq}")), 60)
+
+
+@PLAIN
+@pytest.mark.parametrize("name, dims", [("gpt2_mini", ["--dim=batch=1", "--dim=seq=67"]), ("bert_mini", ["--batch=2"])])
+def test_loops_of_attention_on_cpus(run, compare, models, tmp_path, name, dims):
+    """The same loops in CUDA C: kernels without a team."""
+    text = lower(run, models, tmp_path, name, *dims, target="cpu-512").read_text()
+    kernels = re.findall(r"^  kernel @attention.*?^  }\n", text, re.M | re.S)
+    (tmp_path / "attention.gir").write_text("module @attention {\n" + "".join(kernels) + "}\n")
+    same(compare(tmp_path / "attention.gir"), 2)
 
 
 def test_shapes(run, compare, tmp_path):
