@@ -40,7 +40,7 @@ enum { SAVED = 20, RETURN = 1 };
 #error "the harness switches stacks on x86-64 and aarch64"
 #endif
 
-enum { MOST_THREADS = 1024, WARP = 32, STACK = 64 << 10, MOST_BYTES = 32, FIRST_ROOM = 16 };
+enum { MOST_THREADS = 1024, WARP = 32, STACK = 512 << 10, MOST_BYTES = 32, FIRST_ROOM = 16 };
 struct Index3 {
 	unsigned x, y, z;
 };
