@@ -42,12 +42,11 @@ typedef struct {
 	const Node *at[2 * MOST_VIEWS];
 } Views;
 
-/* Puts the views on a way from base to v before the list. False: there are too many, or no way. */
+/* Appends the views on a way from base to v to the list. False: there are too many, or no way. */
 static bool
 find_views(const Value *v, const Value *base, Views *out)
 {
-	Views found = {0};
-	int most = COUNT(found.at) - out->n;
+	int first = out->n;
 
 	while (v != base) {
 		const Value *next = NULL;
@@ -56,21 +55,17 @@ find_views(const Value *v, const Value *base, Views *out)
 			if (attention_leads_on(v, x) && reaches(x, base, &steps))
 				next = x;
 		}
-		if (!next || found.n == most)
+		if (!next || out->n == COUNT(out->at))
 			return false;
 		if (op_row(v->node)->fuse == FUSE_VIEW)
-			found.at[found.n++] = v->node;
+			out->at[out->n++] = v->node;
 		v = next;
 	}
-	for (int i = 0; i < out->n; i++)
-		found.at[found.n + i] = out->at[i];
-	for (int i = 0; i < found.n / 2; i++) {
-		const Node *n = found.at[i];
-		found.at[i] = found.at[found.n - 1 - i];
-		found.at[found.n - 1 - i] = n;
+	for (int i = first, k = out->n - 1; i < k; i++, k--) { /* they were found from the end on */
+		const Node *n = out->at[i];
+		out->at[i] = out->at[k];
+		out->at[k] = n;
 	}
-	found.n += out->n;
-	*out = found;
 	return true;
 }
 
@@ -136,7 +131,7 @@ attention_factors(AttentionMatch *m, Factors *f)
 {
 	const DotAttr *d = m->scores->attr;
 	Type t = node_result(m->scores, 0)->type;
-	Views before = {0}, all = {0};
+	Views views = {0};
 	MergedAxes axes = {0};
 
 	*f = (Factors){.n = t->rank};
@@ -145,15 +140,11 @@ attention_factors(AttentionMatch *m, Factors *f)
 		f->count[from] = 1;
 		f->size[from][0] = t->dims[i];
 	}
-	if (!find_views(node_operand(m->product, m->side), m->p, &all) ||
-	    !find_views(m->logits, node_result(m->scores, 0), &before))
+	if (!find_views(m->logits, node_result(m->scores, 0), &views))
 		return -1;
-	int until = before.n;
-	if (before.n + all.n > COUNT(all.at))
-		return -1;
-	for (int i = 0; i < all.n; i++)
-		before.at[before.n++] = all.at[i];
-	if (!follow_axes(m->scores, f, &before, until, &axes) || axes.count[m->axis] != 1)
+	int before_softmax = views.n;
+	if (!find_views(node_operand(m->product, m->side), m->p, &views) ||
+	    !follow_axes(m->scores, f, &views, before_softmax, &axes) || axes.count[m->axis] != 1)
 		return -1;
 	int label = axes.labels.at[merged_first(&axes, m->axis)], axis = 0;
 	while (label >= f->count[axis])

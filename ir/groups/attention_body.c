@@ -150,27 +150,92 @@ link_view(Build *c, Link *l, const Node *n, const Link *x)
 }
 
 static bool
+depends(const Build *c, const int *links, int i)
+{
+	return links[i] >= 0 && c->list.at[links[i]].depends;
+}
+
+static bool
+is_zero(const Value *v)
+{
+	double x;
+
+	return value_splat(v, &x) && x == 0;
+}
+
+/* Is n linear in the softmax? Then a kernel can do it before it divides by the sum. A guard against
+ * NaN counts as linear, because a row of a softmax has either no NaN or only NaN. */
+static bool
+is_linear(const Build *c, const Node *n, const int *links)
+{
+	switch (n->op) {
+	case OP_neg:
+	case OP_copy:
+	case OP_is_nan:
+	case OP_not:
+	case OP_stop_gradient: return true;
+	case OP_cast: return n->n_operands == 1;
+	case OP_mul: return depends(c, links, 0) != depends(c, links, 1);
+	case OP_div: return !depends(c, links, 1);
+	case OP_select:
+		return (depends(c, links, 1) || is_zero(node_operand(n, 1))) &&
+		       (depends(c, links, 2) || is_zero(node_operand(n, 2)));
+	default: return false;
+	}
+}
+
+/* Does n keep hidden keys hidden? A softcap after the mask, for example, does not. */
+static bool
+keeps_hidden(const Build *c, const Node *n, const int *links)
+{
+	double by;
+	int scale = depends(c, links, 0) ? 1 : 0;
+
+	switch (n->op) {
+	case OP_add:
+	case OP_cast: return true;
+	case OP_mul: return value_splat(node_operand(n, scale), &by) && by > 1e-6;
+	case OP_div: return value_splat(node_operand(n, 1), &by) && by > 0 && by < 1e6;
+	default: return false;
+	}
+}
+
+/* Notes the masks among n's operands, and forgets a mask that n makes useless. */
+static void
+note_masks(Build *c, const Node *n, const int *links, const MergedAxes *axes)
+{
+	bool masked = c->mask.n > 0 && !keeps_hidden(c, n, links);
+
+	for (int i = 0; i < n->n_operands; i++)
+		if (node_operand(n, i) && !depends(c, links, i))
+			attention_note_mask(&c->mask, n, i, axes);
+	c->mask.n += masked;
+}
+
+static bool
 link_elementwise(Build *c, Link *l, const Node *n, const int *links)
 {
+	bool after_softmax = c->from->base == c->m->p;
 	Value **x = NEW_ARRAY(c->m->r->scratch, Value *, n->n_operands);
 	bool first = true;
 
 	for (int i = 0; i < n->n_operands; i++) {
-		if (links[i] < 0 || !c->list.at[links[i]].depends)
+		if (!depends(c, links, i))
 			continue;
 		if (!first && !merged_equal(&l->axes, &c->list.at[links[i]].axes))
 			return attention_fail(c->m, "its scores are combined in two shapes");
 		l->axes = c->list.at[links[i]].axes;
 		first = false;
 	}
+	if (after_softmax && !is_linear(c, n, links))
+		return attention_fail(c->m, "what follows its softmax is not linear");
+	if (!after_softmax)
+		note_masks(c, n, links, &l->axes);
 	for (int i = 0; i < n->n_operands; i++) {
 		Value *v = node_operand(n, i);
-		bool depends = links[i] >= 0 && c->list.at[links[i]].depends;
-		if (v && !depends && c->from->base == node_result(c->m->scores, 0))
-			attention_note_mask(&c->mask, n, i, &l->axes);
-		x[i] = depends ? c->list.at[links[i]].inside
-		       : v     ? merged_split(&c->b, absorb(c, v), &l->axes, c->a->sizes, c->a->n)
-		               : NULL;
+		x[i] = depends(c, links, i) ? c->list.at[links[i]].inside
+		       : v ? merged_split(&c->b, absorb(c, v), &l->axes, c->a->sizes, c->a->n)
+		           : NULL;
 	}
 	l->inside = build(&c->b, n->op, n->n_operands, x, n->attr);
 	return true;

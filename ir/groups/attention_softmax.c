@@ -141,8 +141,13 @@ divides_by_sum(AttentionMatch *m, const Node *n, int i)
 	Value *e = node_operand(n, i);
 	const Node *exp = e->node;
 
-	if (!exp || exp->op != OP_exp || !repeats_sum(m, node_operand(n, 1 - i), e, n->op == OP_mul))
+	int before = m->own.n;
+
+	if (!exp || exp->op != OP_exp ||
+	    !repeats_sum(m, node_operand(n, 1 - i), e, n->op == OP_mul)) {
+		m->own.n = before;
 		return false;
+	}
 	vec_push(m->r->scratch, &m->own, exp);
 	m->logits = logits_of(m, node_operand(exp, 0));
 	return true;
