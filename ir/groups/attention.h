@@ -30,6 +30,7 @@ typedef struct {
 	/* the scores' axes have labels 0 to n - 1: batch axes, axes of queries, and the axis of
 	 * keys */
 	int n;
+	bool allow_tf32; /* as the graph's products */
 	int64_t sizes[N_LABELS];
 	Labels q, k, v, o; /* of the operands of both products and of the second product's result */
 	Peeled q_from, k_from, v_from;

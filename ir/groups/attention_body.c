@@ -351,6 +351,8 @@ attention_build_body(AttentionMatch *m, Attention *a, const Factors *f, int keys
 	a->q_from = attention_peel(node_operand(m->scores, 1 - m->keys_side), true);
 	a->k_from = attention_peel(node_operand(m->scores, m->keys_side), true);
 	a->v_from = attention_peel(node_operand(m->product, 1 - m->side), false);
+	a->allow_tf32 = ((const DotAttr *)m->scores->attr)->allow_tf32 &&
+	                ((const DotAttr *)m->product->attr)->allow_tf32;
 	a->q_type = node_operand(m->scores, 1 - m->keys_side)->type;
 	a->k_type = node_operand(m->scores, m->keys_side)->type;
 	a->v_type = node_operand(m->product, 1 - m->side)->type;
@@ -362,7 +364,7 @@ attention_build_body(AttentionMatch *m, Attention *a, const Factors *f, int keys
 	q = b_reshape(&c.b, q, attention_shape(a, &a->q));
 	k = b_reshape(&c.b, k, attention_shape(a, &a->k));
 	Value *v = argument(&c, a->v_from.base, "v");
-	Value *s = labels_dot(&c.b, q, &a->q, k, &a->k, &all, inner->type->dtype);
+	Value *s = labels_dot(&c.b, (Labeled){q, &a->q}, (Labeled){k, &a->k}, &all, inner->type->dtype, a->allow_tf32);
 	double scale = a->q_from.scale * a->k_from.scale;
 	if (scale != 1)
 		s = b_binary(&c.b, OP_mul, s, b_splat(&c.b, s->type, scale));
@@ -393,7 +395,7 @@ attention_build_body(AttentionMatch *m, Attention *a, const Factors *f, int keys
 	if (n_trained > MOST_TRAINED_ARGUMENTS)
 		return attention_fail(m, "its scores depend on many trained values");
 	v = b_reshape(&c.b, attention_views(&c.b, v, &a->v_from), attention_shape(a, &a->v));
-	Value *o = labels_dot(&c.b, a->weights, &all, v, &a->v, &a->o, a->o_type->dtype);
+	Value *o = labels_dot(&c.b, (Labeled){a->weights, &all}, (Labeled){v, &a->v}, &a->o, a->o_type->dtype, a->allow_tf32);
 	o = b_reshape(&c.b, o, ints_of_type(a->o_type));
 	b_return(&c.b, 3, (Value *[]){o, most, sum});
 	m->mask = c.mask;

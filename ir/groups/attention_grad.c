@@ -132,7 +132,7 @@ logits_gradient(Builder *b, const Attention *a, const Given *g, Value **map, Val
 	Value *v = map[node_operand(product_of(a), 1)->id];
 	Value *weights = map[a->weights->id], *p = map[a->p->id];
 	*d_o = b_reshape(b, g->d_o, attention_shape(a, &a->o));
-	Value *dw = labels_dot(b, *d_o, &a->o, v, &a->v, &all, weights->type->dtype);
+	Value *dw = labels_dot(b, (Labeled){*d_o, &a->o}, (Labeled){v, &a->v}, &all, weights->type->dtype, a->allow_tf32);
 	Value *dp = derivative(b, weights, dw, p);
 	Value *delta = b_broadcast_back(b, g->delta, p->type, keys);
 	return b_binary(b, OP_mul, p, b_binary(b, OP_sub, dp, delta));
@@ -170,9 +170,9 @@ build_group(Recognition *r, const Attention *a)
 		if (a->trained.at[i])
 			wanted[n_wanted++] = x[i];
 	derivatives(&b, map[a->logits->id], dl, n_wanted, wanted, d);
-	Value *dq = labels_dot(&b, d[0], &all, k, &a->k, &a->q, sums);
-	Value *dk = labels_dot(&b, d[0], &all, q, &a->q, &a->k, sums);
-	Value *dv = labels_dot(&b, map[a->weights->id], &all, d_o, &a->o, &a->v, sums);
+	Value *dq = labels_dot(&b, (Labeled){d[0], &all}, (Labeled){k, &a->k}, &a->q, sums, a->allow_tf32);
+	Value *dk = labels_dot(&b, (Labeled){d[0], &all}, (Labeled){q, &a->q}, &a->k, sums, a->allow_tf32);
+	Value *dv = labels_dot(&b, (Labeled){map[a->weights->id], &all}, (Labeled){d_o, &a->o}, &a->v, sums, a->allow_tf32);
 	dq = b_reshape(&b, dq, ints_of_type(a->q_type));
 	dk = b_reshape(&b, dk, ints_of_type(a->k_type));
 	dv = b_reshape(&b, dv, ints_of_type(a->v_type));

@@ -38,10 +38,10 @@ push_free(Labels *out, const Labels *x, const Ints *batch, const Ints *contract)
 }
 
 Value *
-labels_dot(Builder *b, Value *x, const Labels *of_x, Value *y, const Labels *of_y,
-           const Labels *out, DType dtype)
+labels_dot(Builder *b, Labeled x, Labeled y, const Labels *out, DType dtype, bool allow_tf32)
 {
-	DotAttr a = {0};
+	const Labels *of_x = x.labels, *of_y = y.labels;
+	DotAttr a = {.allow_tf32 = allow_tf32};
 	Labels natural = {0};
 	bool ordered = false;
 
@@ -63,9 +63,9 @@ labels_dot(Builder *b, Value *x, const Labels *of_x, Value *y, const Labels *of_
 	}
 	if (!ordered)
 		a.order = (Ints){0};
-	if (x->type->dtype != dtype || y->type->dtype != dtype)
+	if (x.value->type->dtype != dtype || y.value->type->dtype != dtype)
 		a.dtype = 1 + (int)dtype;
-	return build(b, OP_dot, 2, (Value *[]){x, y}, &a);
+	return build(b, OP_dot, 2, (Value *[]){x.value, y.value}, &a);
 }
 
 Value *

@@ -14,9 +14,13 @@ int labels_find(const Labels *l, int label); /* the axis; -1: no axis has the la
 /* Labels first, first + 1, ... */
 Labels labels_range(int first, int n);
 
-/* x y, with a result whose axes are `out`: sums over the labels that x and y share and `out` lacks. */
-Value *labels_dot(Builder *b, Value *x, const Labels *of_x, Value *y, const Labels *of_y,
-                  const Labels *out, DType dtype);
+typedef struct {
+	Value *value;
+	const Labels *labels;
+} Labeled;
+/* The product of x and y with axes `out`: sums over the labels that x and y share and `out` lacks. */
+Value *labels_dot(Builder *b, Labeled x, Labeled y, const Labels *out, DType dtype,
+                  bool allow_tf32);
 /* x with its axes in the order `to`. */
 Value *labels_transpose(Builder *b, Value *x, const Labels *from, const Labels *to);
 
