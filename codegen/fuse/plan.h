@@ -16,8 +16,6 @@ bool plan_any_reader(const StorePlan *p, const Value *v,
 
 /* plan_group.c */
 void plan_place_node(StorePlan *p, Node *n); /* n joins a group or opens one */
-/* makes a group of the nodes of the pattern g; no other node may join the group */
-void plan_place_pattern(StorePlan *p, const Gathered *g);
 /* Earlier groups that reduce the same values by column are merged into group gi. */
 void plan_merge_siblings(StorePlan *p, int gi);
 

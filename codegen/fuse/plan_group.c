@@ -162,16 +162,6 @@ join(StorePlan *p, int gi, Node *n, IterSpace s)
 }
 
 void
-plan_place_pattern(StorePlan *p, const Gathered *g)
-{
-	int gi = group_new(p, g->nodes.at[g->nodes.n - 1]);
-
-	p->groups.at[gi].closed = true;
-	for (int i = 0; i < g->nodes.n; i++)
-		join(p, gi, g->nodes.at[i], ITER_FULL);
-}
-
-void
 plan_place_node(StorePlan *p, Node *n)
 {
 	int latest = -1, gi = -1;

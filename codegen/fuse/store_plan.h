@@ -11,7 +11,7 @@ typedef struct {
 	/* the group of an opaque node, which has a kernel of its own; only the addition of a bias
 	 * may join */
 	bool opaque;
-	bool closed; /* nothing may join: concat, pad, patterns of a strategy */
+	bool closed; /* nothing may join: concat, pad */
 	Domain domain;
 	VEC(Node *) members;
 	int merged_into; /* the later group that has taken the members; -1: none */
@@ -24,15 +24,13 @@ typedef struct {
 	const Target *target;
 	int64_t parts; /* parts that a large kernel should have */
 	VEC(Group) groups;
-	uint32_t n_nodes;       /* nodes with smaller ids existed when the plan was made */
-	uint8_t *copied;        /* by node id: 0, or the depth of the chain of copied nodes */
-	int *group;             /* by node id; -1: no group, as for views and stores */
-	VEC(Gathered) patterns; /* nodes that a strategy computes together in one kernel */
-	int *pattern;           /* by node id: one plus the number of its pattern; 0: no pattern */
-	VEC(Node *) nodes;      /* the members of all groups, in the order of placing */
-	uint8_t *space;         /* by value id: the IterSpace in its group's domain */
-	bool *recomputed;       /* by value id: do readers in other groups compute it again? */
-	bool *kept;             /* by value id: is it stored because a recomputed value reads it? */
+	uint32_t n_nodes;  /* nodes with smaller ids existed when the plan was made */
+	uint8_t *copied;   /* by node id: 0, or the depth of the chain of copied nodes */
+	int *group;        /* by node id; -1: no group, as for views and stores */
+	VEC(Node *) nodes; /* the members of all groups, in the order of placing */
+	uint8_t *space;    /* by value id: the IterSpace in its group's domain */
+	bool *recomputed;  /* by value id: do readers in other groups compute it again? */
+	bool *kept;        /* by value id: is it stored because a recomputed value reads it? */
 	/* by value id: result of plan_readers, once computed; cleared when groups merge */
 	uint8_t *readers;
 	int merge_from, merge_to;

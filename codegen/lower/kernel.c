@@ -27,17 +27,14 @@ root_node(const Function *f)
 }
 
 const Strategy *
-lower_strategy(const Target *t, const Function *f, Arena *arena)
+lower_strategy(const Target *t, const Function *f)
 {
-	Node *root = root_node(f);
-	Gathered g = {.arena = arena};
+	const Node *root = root_node(f);
 	int opaque = 0;
 
-	if (f->group)
-		return NULL;
 	for_each_node(f, n)
 		opaque += op_row(n)->fuse == FUSE_OPAQUE;
-	return opaque > 1 ? strategy_gathering(t, root, &g) : root ? strategy_of(t, root) : NULL;
+	return root && opaque <= 1 && !f->group ? strategy_of(t, root) : NULL;
 }
 
 static void

@@ -94,7 +94,7 @@ kernels_for(Sharing *sh, Lowering l, Arena *arena, Lowered *done)
 			return true;
 		}
 	l.arena = arena_new();
-	l.strategy = lower_strategy(l.target, l.f, l.arena);
+	l.strategy = lower_strategy(l.target, l.f);
 	bool ok = lower_check(&l);
 	if (ok) {
 		l.scratch = lower_needs(&l);

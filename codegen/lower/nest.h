@@ -247,14 +247,13 @@ typedef struct {
 	int64_t cores;
 	Diag *diag;
 	Arena *arena;
-	const Strategy *strategy;   /* NULL: no opaque node */
+	const Strategy *strategy;   /* NULL: see lower_strategy */
 	Type scratch;               /* NULL: one kernel */
 	const LibraryCall *library; /* for an epilogue; NULL: the strategy decides */
 } Lowering;
-/* The strategy that emits the function's kernel. If the kernel contains several opaque nodes, the
- * strategy that joined them. NULL: no strategy is needed, because the kernel has plain loops over
- * elements, or the result is written in parts (parts.c). */
-const Strategy *lower_strategy(const Target *t, const Function *f, Arena *arena);
+/* The strategy that emits the kernel of the function's opaque node. NULL: the function has no
+ * opaque node, it has several, or a group's strategy emits the kernel. */
+const Strategy *lower_strategy(const Target *t, const Function *f);
 /* False after reporting why the function cannot be one kernel. */
 bool lower_check(const Lowering *l);
 /* The type of the data that a serving kernel must leave for the main kernel; NULL: no serving

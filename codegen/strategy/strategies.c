@@ -38,25 +38,8 @@ strategy_of(const Target *t, const Node *n)
 {
 	for (int i = 0; i < COUNT(strategies); i++) {
 		const Strategy *s = strategies[i];
-		if (s->op == n->op && s->kinds >> t->kind & 1 && !s->gathers &&
-		    (!s->takes || s->takes(t, n)))
+		if (s->op == n->op && s->kinds >> t->kind & 1 && (!s->takes || s->takes(t, n)))
 			return s;
-	}
-	return NULL;
-}
-
-const Strategy *
-strategy_gathering(const Target *t, Node *n, Gathered *out)
-{
-	for (int i = 0; i < COUNT(strategies); i++) {
-		const Strategy *s = strategies[i];
-		if (s->op != n->op || !(s->kinds >> t->kind & 1) || !s->gathers)
-			continue;
-		out->nodes.n = 0;
-		if (!s->gathers(t, n, out))
-			continue;
-		vec_push(out->arena, &out->nodes, n);
-		return s;
 	}
 	return NULL;
 }
@@ -85,7 +68,7 @@ has_strategy(const Target *t, OpKind op)
 {
 	for (int i = 0; i < COUNT(strategies); i++)
 		if (strategies[i]->op == op && strategies[i]->kinds >> t->kind & 1 &&
-		    !strategies[i]->takes && !strategies[i]->gathers)
+		    !strategies[i]->takes)
 			return true;
 	return false;
 }

@@ -18,23 +18,12 @@ enum { MAX_PRODUCTS = 16 };
 typedef struct Product Product; /* codegen/kernels/product/product.h */
 typedef struct Strategy Strategy;
 
-/* Nodes that one kernel computes, in the function's order. */
-typedef struct {
-	Arena *arena;
-	VEC(Node *) nodes;
-} Gathered;
-
 struct Strategy {
 	OpKind op;
 	unsigned kinds; /* bits of the kinds of targets that use the strategy */
 	const char *doc;
 	/* Does the strategy compute this node? NULL: it computes every node of its op. */
 	bool (*takes)(const Target *t, const Node *n);
-	/* Only for a strategy that computes a pattern of several nodes with n as the last:
-	 * appends the other nodes, without views, to `out`. n must depend on all of these nodes,
-	 * and no other node may read them; the store plan checks the latter. False: n does not
-	 * end the pattern. NULL: the strategy computes n alone. */
-	bool (*gathers)(const Target *t, const Node *n, Gathered *out);
 	/* Emits the whole body of the kernel. */
 	void (*emit)(Lower *lw, const Node *n);
 	/* For strategies whose main kernel may need a serving kernel, which runs before it.
@@ -79,10 +68,8 @@ const GroupStrategy *group_strategy(const Target *t, const Function *body);
 /* ---- strategies.c: reports every opaque op without a strategy and every strategy without a required field.
  * True: nothing is wrong. */
 bool strategy_table_check(Diag *diag);
-/* The first strategy of the list that computes n alone; NULL: n is not opaque. */
+/* The first strategy of the list that computes n; NULL: n is not opaque. */
 const Strategy *strategy_of(const Target *t, const Node *n);
-/* The first strategy with a pattern that n ends, and the pattern's nodes; NULL: n ends no pattern. */
-const Strategy *strategy_gathering(const Target *t, Node *n, Gathered *out);
 /* Do libraries compute a product of these types? All f32, or both operands of one 16-bit type and a result
  * of that type or f32. */
 bool library_takes_dtypes(const LibraryLimits *l, const Node *n);

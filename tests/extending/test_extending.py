@@ -291,34 +291,6 @@ def test_target(tree, extended, models, tmp_path, name, reduces):
         np.testing.assert_allclose(gradients[1][key], g, rtol=2e-4, atol=2e-6 * most, err_msg=key)
 
 
-def launches_of(binary, *options):
-    """Of each function."""
-    said = execute(binary, "dump", *options, "--stage=lowered")
-    return {f: body.count(" launch ") for f, body in re.findall(r"^  func @(\w+)\((.*?)^  }", said, re.M | re.S)}
-
-
-@pytest.mark.parametrize("name, data, options, attentions", [
-    ("vit_mini", "pixel_values", ["--batch=2"], 3),
-    ("llama_mini", "input_ids", ["--dim=batch=2", "--dim=seq=12"], 3)])
-def test_a_strategy_gathers(extended, gradc, models, tmp_path, name, data, options, attentions):
-    """Two products and a softmax are one kernel, with the numbers of three. While training they stay apart: the backward
-    pass reads what lies between."""
-    x = np.load(models / name / f"{data}.npy")[:2]
-    np.save(tmp_path / "x.npy", x[:, :12] if x.ndim == 2 else x)
-    onnx, results = models / name / "model.onnx", []
-    for binary in extended, gradc:
-        folder = tmp_path / f"out{len(results)}"
-        execute(binary, "run", onnx, *options, f"--input={data}={tmp_path / 'x.npy'}", "--output-dir", folder)
-        results.append({p.name: np.load(p) for p in folder.glob("*.npy")})
-    assert results[0].keys() == results[1].keys() and results[0]
-    for key, y in results[1].items():
-        np.testing.assert_allclose(results[0][key], y, rtol=1e-5, atol=1e-5 * np.abs(y).max(), err_msg=key)
-    gathered, apart = (launches_of(b, onnx, *options) for b in (extended, gradc))
-    assert gathered["forward"] <= apart["forward"] - 2 * attentions
-    gathered, apart = (launches_of(b, onnx, *options, "--loss=cross_entropy") for b in (extended, gradc))
-    assert gathered["accumulate"] == apart["accumulate"] and gathered["eval"] < apart["eval"]
-
-
 def test_a_program_of_the_target_trains(extended, models, tmp_path):
     """C and LLVM run the members in order: an executable computes with the target's kernels on this machine."""
     quad, own = (train(extended, models, tmp_path, *options)
