@@ -1,38 +1,50 @@
 /* The pass `ungroup`: puts the nodes of a group in place of its call, if no strategy of the program's
- * target computes the group in one kernel. Then drops the functions that no node calls: gradients of
- * groups, which have become part of the backward pass. Changes no number. Takes linear time in the
- * number of nodes. */
+ * target computes the group in one kernel. Then drops the functions that no program reaches: bodies
+ * of opened groups, and gradients of groups, which have become part of the backward pass. Changes no
+ * number. Takes linear time in the number of nodes. */
 #include "codegen/codegen.h"
 #include "codegen/strategy/strategy.h"
 #include "ir/groups/groups.h"
 
-/* Marks the functions that f's nodes name. */
+typedef VEC(Function *) Functions;
+
 static void
-mark_named(const Function *f, bool *named)
+reach(Pass *p, Function *f, bool *reached, Functions *todo)
 {
-	for_each_node(f, n)
-		for (const Field *field = op_row(n)->fields; field && field->name; field++) {
-			if (field->kind != FIELD_FUNC)
-				continue;
-			const Function *g = *(Function **)((char *)n->attr + field->offset);
-			if (g)
-				named[g->index] = true;
-		}
+	if (!f || reached[f->index])
+		return;
+	reached[f->index] = true;
+	vec_push(p->scratch, todo, f);
 }
 
-/* Drops the helpers that no node names. What a dropped helper names stays: it was inlined before. */
+/* Reaches the functions that f's nodes name. */
 static void
-drop_unnamed(Pass *p, Module *m)
+reach_named(Pass *p, const Function *f, bool *reached, Functions *todo)
 {
-	bool *named = NEW_ARRAY(p->scratch, bool, m->functions.n);
+	for_each_node(f, n)
+		for (const Field *field = op_row(n)->fields; field && field->name; field++)
+			if (field->kind == FIELD_FUNC)
+				reach(p, *(Function **)((char *)n->attr + field->offset), reached,
+				      todo);
+	reach(p, f->surrogate, reached, todo);
+}
+
+/* Drops the functions that the programs (functions with a role) do not reach. A module without
+ * programs, as in a test, keeps all functions. */
+static void
+drop_unreached(Pass *p, Module *m)
+{
+	bool *reached = NEW_ARRAY(p->scratch, bool, m->functions.n);
+	Functions todo = {0};
 
 	for_each_function(m, f)
-		mark_named(f, named);
-	for (int i = m->functions.n - 1; i >= 0; i--) {
-		Function *f = m->functions.at[i];
-		if (f->role == ROLE_HELPER && f->kind == FUNCTION_PLAIN && !named[i])
-			function_remove(f);
-	}
+		if (f->role != ROLE_HELPER)
+			reach(p, f, reached, &todo);
+	for (int i = 0; i < todo.n; i++)
+		reach_named(p, todo.at[i], reached, &todo);
+	for (int i = m->functions.n - 1; i >= 0 && todo.n > 0; i--)
+		if (!reached[i])
+			function_remove(m->functions.at[i]);
 }
 
 /* The function whose nodes take the place of a call of `group`. */
@@ -52,6 +64,20 @@ opened(Module *m, Function *group, IntMap *without_hints)
 	return f;
 }
 
+/* A call that stays needs no gradient any more: autograd has run. */
+static void
+open_or_keep(const Target *target, Node *call, IntMap *without_hints)
+{
+	CallAttr *a = call->attr;
+
+	if (group_strategy(target, a->callee)) {
+		a->gradient = NULL;
+		return;
+	}
+	a->callee = opened(call->function->module, a->callee, without_hints);
+	call_inline(call);
+}
+
 static bool
 run_ungroup(Pass *p, Module *m)
 {
@@ -64,15 +90,13 @@ run_ungroup(Pass *p, Module *m)
 		if (f->kind != FUNCTION_PLAIN)
 			continue;
 		for_each_node(f, n) {
-			if (!called_group(n) || group_strategy(target, called_function(n)))
+			if (!called_group(n))
 				continue;
-			((CallAttr *)n->attr)->callee =
-				opened(m, called_function(n), without_hints);
-			call_inline(n);
+			open_or_keep(target, n, without_hints);
 			p->changed = true;
 		}
 	}
-	drop_unnamed(p, m);
+	drop_unreached(p, m);
 	return true;
 }
 
