@@ -53,6 +53,15 @@ open_groups(Module *m)
 	}
 }
 
+/* Drops the bodies of groups: every call is a kernel's function now. */
+static void
+drop_groups(Module *m)
+{
+	for (int i = m->functions.n - 1; i >= 0; i--)
+		if (m->functions.at[i]->kind == FUNCTION_GROUP)
+			function_remove(m->functions.at[i]);
+}
+
 static bool
 run_fuse(Pass *p, Module *m)
 {
@@ -70,6 +79,7 @@ run_fuse(Pass *p, Module *m)
 			fuse_function(p, target, m, f, &bodies);
 	}
 	open_groups(m);
+	drop_groups(m);
 	p->changed = true;
 	return true;
 }
