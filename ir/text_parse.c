@@ -423,8 +423,10 @@ read_group(Reader *r)
 		return NULL;
 	word = read_name(r);
 	const GroupRow *row = word ? group_find(word) : NULL;
-	if (!row)
-		read_fault(r, "unknown group `%s`", word ? word : "");
+	if (!word)
+		read_fault(r, "expected the name of a group, or @name");
+	else if (!row)
+		read_fault(r, "unknown group `%s`", word);
 	return row;
 }
 
