@@ -124,6 +124,8 @@ function_gradient(Function *f, const char **fault)
 	if (f->derivative)
 		return f->derivative;
 	Function *d = function_clone(f->surrogate ? f->surrogate : f, name);
+	d->kind = FUNCTION_PLAIN; /* the derivative of a group is no such group */
+	d->group = NULL;
 	d->role = ROLE_HELPER;
 	d->surrogate = NULL;
 	mark_operands(d);

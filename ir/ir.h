@@ -818,6 +818,11 @@ typedef struct {
 	const char *name, *value;
 } OptionText;
 
+/* Something that a pass finds, such as a group: `gradc passes` lists it. */
+typedef struct {
+	const char *name, *doc;
+} PassFinding;
+
 typedef struct Pass Pass;
 typedef struct {
 	const char *name, *help;
@@ -830,7 +835,10 @@ typedef struct {
 	bool needed;               /* cannot be disabled: without it there is no program to run */
 	const PassOption *options; /* ends with a zero row; NULL: no options */
 	size_t options_size;
-	const void *defaults;            /* struct of default options; NULL: zeros */
+	const void *defaults; /* struct of default options; NULL: zeros */
+	/* Finding i of the pass, from 0; its name is NULL behind the last one. NULL: the pass has no
+	 * list of findings. */
+	PassFinding (*finding)(int i);
 	bool (*run)(Pass *p, Module *m); /* false: the pass reported a fault */
 } PassRow;
 struct Pass {

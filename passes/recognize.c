@@ -62,9 +62,18 @@ run_recognize(Pass *p, Module *m)
 	return true;
 }
 
+static PassFinding
+group_finding(int i)
+{
+	const GroupRow *row = group_table[i];
+
+	return row ? (PassFinding){row->name, row->doc} : (PassFinding){0};
+}
+
 const PassRow pass_recognize = {.name = "recognize",
-                                .help = "find groups of nodes that are computed as a whole: attention",
+                                .help = "find groups: nodes that are computed as a whole",
                                 .takes = STAGE_ANY,
                                 .until = STAGE_TRAIN,
                                 .leaves = STAGE_ANY,
+                                .finding = group_finding,
                                 .run = run_recognize};

@@ -151,6 +151,44 @@ def test_page_in_a_browser(run, layers, tmp_path):
         assert browser.screenshot(page, profile, tmp_path / "page.png", hash="#" + tab) > 10
 
 
+@pytest.fixture
+def attention(tmp_path):
+    """softmax(q k) v, with weights of their own for q, k and v."""
+    make, random = helper.make_node, np.random.default_rng(0)
+    nodes = [*(make("MatMul", ["x", w], [y], name=f"/net/{y}") for w, y in zip("abc", "qkv")),
+             make("Transpose", ["k"], ["t"], perm=[0, 2, 1]), make("MatMul", ["q", "t"], ["s"], name="/net/s"),
+             make("Softmax", ["s"], ["p"]), make("MatMul", ["p", "v"], ["y"], name="/net/o")]
+    weights = [numpy_helper.from_array(random.standard_normal((8, 8)).astype(np.float32), w) for w in "abc"]
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 6, 8]) for name in ("x", "y")]
+    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "a.onnx")
+    return tmp_path / "a.onnx"
+
+
+def test_groups_by_name(run, attention, tmp_path):
+    """Bodies while they are called, and the functions and kernels that they become."""
+    _, data = dump(run, tmp_path, attention, "--loss=mse", "--after=autograd")
+    groups = {f["name"]: f["group"] for f in data["functions"] if "group" in f}
+    assert groups == {"attention": "attention", "attention_grad": "attention_grad"}
+    assert not any(f["fused"] for f in data["functions"])
+    _, data = dump(run, tmp_path, attention, "--loss=mse")
+    groups = {f["name"]: f["group"] for f in data["functions"] if "group" in f}
+    assert sorted(groups.values()) == ["attention", "attention_grad"]
+    kernels = {k for k, members in data["members"].items() if members.keys() & groups.keys()}
+    assert {re.sub(r"_\d+$", "", k) for k in kernels} == set(groups.values())
+
+
+@browser.needs_chromium
+def test_groups_in_a_browser(run, attention, tmp_path):
+    page, _ = dump(run, tmp_path, attention, "--loss=mse", "--after=autograd")
+    text, _ = browser.parts(page, tmp_path / "profile")
+    assert "group attention @attention" in text["list"] and "2 groups" in text["summary"]
+    page, data = dump(run, tmp_path, attention, "--loss=mse")
+    kernel = next(k["name"] for k in data["kernels"] if k["name"].startswith("attention_grad_"))
+    text, _ = browser.parts(page, tmp_path / "profile", f"#kernel={kernel}")
+    assert "members of attention_grad @accumulate.k" in text["detail"]
+
+
 @browser.needs_chromium
 def test_names_stay_text(run, layers, tmp_path):
     page, _ = dump(run, tmp_path, layers, "--loss=cross_entropy")

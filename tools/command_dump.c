@@ -564,14 +564,18 @@ command_ops(Options *o, Arena *arena, Diag *diag)
 static void
 print_pass_json(const PassRow *row)
 {
-	json_t *options = json_object();
+	json_t *options = json_object(), *findings = row->finding ? json_object() : NULL;
 
 	for (const PassOption *p = row->options; p && p->name; p++)
 		json_object_set_new(options, p->name, json_string(p->help));
-	json_t *j = json_pack("{s:s,s:s,s:s,s:s,s:s,s:o}", "name", row->name, "help", row->help,
-	                      "takes", stage_names[row->takes], "leaves",
+	for (int i = 0; row->finding && row->finding(i).name; i++) {
+		PassFinding f = row->finding(i);
+		json_object_set_new(findings, f.name, json_string(f.doc));
+	}
+	json_t *j = json_pack("{s:s,s:s,s:s,s:s,s:s,s:o,s:o*}", "name", row->name, "help",
+	                      row->help, "takes", stage_names[row->takes], "leaves",
 	                      row->leaves ? stage_names[row->leaves] : "same", "when",
-	                      pass_when_names[row->when], "options", options);
+	                      pass_when_names[row->when], "options", options, "finds", findings);
 	json_dumpf(j, stdout, JSON_PRESERVE_ORDER);
 	printf("\n");
 	json_decref(j);
@@ -587,6 +591,8 @@ print_pass(const PassRow *row, bool first)
 	       always ? "" : pass_when_names[row->when], always ? "" : ")");
 	for (const PassOption *p = row->options; first && p && p->name; p++)
 		printf("    {%s=...}  %s\n", p->name, p->help);
+	for (int i = 0; first && row->finding && row->finding(i).name; i++)
+		printf("    %s  %s\n", row->finding(i).name, row->finding(i).doc);
 }
 
 /* Prints the passes in the order in which they run; a pass that runs three times has three

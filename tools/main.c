@@ -1,5 +1,6 @@
 /* gradc: runs a subcommand. Only main exits the process. */
 #include "codegen/strategy/strategy.h"
+#include "ir/groups/groups.h"
 #include "tools/tools.h"
 
 #include <signal.h>
@@ -20,7 +21,7 @@ refuse(Diag *diag, const char *name)
 	return EXIT_USAGE;
 }
 
-/* Checks gradc's own tables (ops, passes, losses, optimizers, targets, strategies): a row with a
+/* Checks gradc's own tables (ops, groups, passes, losses, optimizers, targets, strategies): a row with a
  * missing column would crash later, or train nothing. */
 static bool
 check_rows(Diag *diag)
@@ -28,8 +29,8 @@ check_rows(Diag *diag)
 	int n;
 	const PassRow *const *passes = pass_rows(&n);
 
-	bool sound = op_table_check(diag) && pass_tables_check(diag) && target_table_check(diag) &&
-	             strategy_table_check(diag);
+	bool sound = op_table_check(diag) && group_table_check(diag) && pass_tables_check(diag) &&
+	             target_table_check(diag) && strategy_table_check(diag);
 	for (int i = 0; i < n; i++)
 		sound &= pass_row_check(passes[i], diag);
 	return sound;

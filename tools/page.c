@@ -3,6 +3,7 @@
  * the nodes that each computes; and the use of memory over time. */
 
 #include "tools/tools.h"
+#include "ir/groups/groups.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -125,8 +126,10 @@ functions_json(const Module *m)
 
 	for_each_function(m, f) {
 		const int *numbers = function_numbers(scratch, f);
-		json_t *json = json_pack("{s:o,s:b,s:o}", "name", json_name(f->name), "fused",
-		                         f->kind == FUNCTION_FUSED, "params", params_json(f));
+		json_t *json = json_pack("{s:o,s:b,s:s*,s:o}", "name", json_name(f->name), "fused",
+		                         f->kind == FUNCTION_FUSED, "group",
+		                         f->group ? f->group->name : NULL, "params",
+		                         params_json(f));
 		json_t *nodes = json_array();
 
 		for_each_node(f, n)

@@ -1,6 +1,7 @@
 /* Chooses the strategy (code that emits a kind of kernel, strategy.h) that computes a node, and
  * checks the table of strategies. */
 #include "codegen/strategy/strategy.h"
+#include "ir/groups/groups.h"
 
 #define STRATEGY(name) extern const Strategy strategy_##name;
 #include "codegen/strategy/strategy_list.def"
@@ -27,7 +28,8 @@ group_strategy(const Target *t, const Function *body)
 {
 	for (int i = 0; i < COUNT(group_strategies); i++) {
 		const GroupStrategy *s = group_strategies[i];
-		if (s->group == body->group && s->kinds >> t->kind & 1 && s->takes(t, body))
+		if (s->group == body->group && s->kinds >> t->kind & 1 &&
+		    (!s->takes || s->takes(t, body)))
 			return s;
 	}
 	return NULL;
@@ -128,6 +130,18 @@ check_strategy(const Strategy *st, Diag *diag)
 	return !hole;
 }
 
+static bool
+check_group_strategy(const GroupStrategy *st, Diag *diag)
+{
+	RowCheck c = {
+		.table = "strategy of group", .name = st->group->name, .diag = diag, .sound = true};
+
+	row_needs(&c, "kinds", st->kinds != 0);
+	row_needs(&c, "doc", st->doc != NULL);
+	row_needs(&c, "emit", st->emit != NULL);
+	return c.sound;
+}
+
 bool
 strategy_table_check(Diag *diag)
 {
@@ -140,6 +154,8 @@ strategy_table_check(Diag *diag)
 	}
 	for (int i = 0; i < COUNT(strategies); i++)
 		sound &= check_strategy(strategies[i], diag);
+	for (int i = 0; i < COUNT(group_strategies); i++)
+		sound &= check_group_strategy(group_strategies[i], diag);
 	return sound;
 }
 

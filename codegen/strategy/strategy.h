@@ -56,7 +56,7 @@ typedef struct {
 	unsigned kinds; /* bits of the kinds of targets */
 	const char *doc;
 	/* Does the strategy compute a group with this body? The body may begin with views of its
-	 * operands. */
+	 * operands. NULL: it computes every body of its group. */
 	bool (*takes)(const Target *t, const Function *body);
 	/* Emits the whole body of the kernel, from the nodes of lw->f. */
 	void (*emit)(Lower *lw);

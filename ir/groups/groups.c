@@ -19,6 +19,21 @@ group_find(const char *name)
 	return NULL;
 }
 
+bool
+group_table_check(Diag *diag)
+{
+	bool sound = true;
+
+	for (int i = 0; group_table[i]; i++) {
+		const GroupRow *row = group_table[i];
+		RowCheck c = {.table = "group", .name = row->name, .diag = diag, .sound = true};
+		row_needs(&c, "name", row->name && *row->name);
+		row_needs(&c, "doc", row->doc && *row->doc);
+		sound &= c.sound;
+	}
+	return sound;
+}
+
 const GroupRow *
 called_group(const Node *n)
 {
@@ -125,6 +140,17 @@ group_share(Recognition *r, Function *body)
 	intmap_put(r->by_hash, h, (uint64_t)r->bodies.n);
 	vec_push(r->scratch, &r->bodies, ((GroupBody){body, NULL}));
 	return &r->bodies.at[r->bodies.n - 1];
+}
+
+Node *
+group_call(Recognition *r, Node *n, const GroupBody *body, int n_arguments, Value *const *arguments)
+{
+	Builder b = {.m = r->m, .f = r->f, .before = n, .loc = n->loc, .phase = n->phase};
+	CallAttr attr = {.callee = body->body, .gradient = body->gradient};
+	Node *call = build_node(&b, OP_call, n_arguments, arguments, &attr);
+
+	value_replace_uses(node_result(n, 0), node_result(call, 0));
+	return call;
 }
 
 void

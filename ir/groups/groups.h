@@ -40,6 +40,8 @@ extern const GroupRow *const group_table[]; /* ends with NULL */
 #include "ir/groups/group_list.def"
 #undef GROUP
 const GroupRow *group_find(const char *name); /* NULL: no such group */
+/* Reports every column that a row lacks. True: nothing is wrong. */
+bool group_table_check(Diag *diag);
 /* The group that n computes; NULL: n is no call of a group. */
 const GroupRow *called_group(const Node *n);
 /* Column `fuse` of n's op; but a call of a group has a kernel of its own. */
@@ -51,6 +53,9 @@ Function *group_begin(Module *m, const GroupRow *row);
 /* An equal earlier body, in whose favour `body` is removed; or `body` itself, with the gradient
  * NULL. The result stays valid until the next call. */
 GroupBody *group_share(Recognition *r, Function *body);
+/* Puts a call of body->body in the place of n, whose result becomes result 0 of the call. */
+Node *group_call(Recognition *r, Node *n, const GroupBody *body, int n_arguments,
+                 Value *const *arguments);
 /* Says why the nodes around n are no group, once for each reason. */
 void group_note(Recognition *r, const GroupRow *row, const Node *n, const char *why);
 

@@ -69,7 +69,7 @@ def test_the_page_counts_the_files(patch):
     """Its table says which files a patch touches: what is added, what gets a line."""
     row = re.search(rf"^\| `{patch.name}` \|(.*)\|$", (ROOT / "docs/extending.md").read_text(), re.M)
     assert sorted(re.findall(r"`(\S+/\S+)`", row[1])) == sorted(files_of(patch))
-    assert len(files_of(patch)) == (5 if patch.stem == "op_asinh" else 2)
+    assert len(files_of(patch)) == {"op_asinh": 5, "group_silu": 4}.get(patch.stem, 2)
 
 
 @pytest.mark.parametrize("script", ["check-folders", "check-ops", "check-machines"])
@@ -289,6 +289,65 @@ def test_target(tree, extended, models, tmp_path, name, reduces):
     most = max(np.abs(g).max() for key, g in gradients[0].items() if key.startswith("grad."))
     for key, g in gradients[0].items():
         np.testing.assert_allclose(gradients[1][key], g, rtol=2e-4, atol=2e-6 * most, err_msg=key)
+
+
+@pytest.fixture
+def silu(tmp_path):
+    """A model with x sigmoid(x) and x / (1 + exp(-x)), and its data as options."""
+    random, make = np.random.default_rng(0), onnx.helper.make_node
+    nodes = [make("MatMul", ["x", "a"], ["b"]), make("Sigmoid", ["b"], ["c"]), make("Mul", ["c", "b"], ["d"], "act1"),
+             make("MatMul", ["d", "e"], ["f"]), make("Neg", ["f"], ["g"]), make("Exp", ["g"], ["h"]),
+             make("Add", ["one", "h"], ["i"]), make("Div", ["f", "i"], ["j"], "act2"), make("MatMul", ["j", "k"], ["y"])]
+    weights = {name: random.standard_normal(shape).astype(np.float32) / 4
+               for name, shape in {"a": (20, 67), "e": (67, 45), "k": (45, 5)}.items()}
+    weights["one"] = np.float32(1)
+    ports = [onnx.helper.make_tensor_value_info(*port) for port in (("x", 1, ["batch", 20]), ("y", 1, ["batch", 5]))]
+    graph = onnx.helper.make_graph(nodes, "g", ports[:1], ports[1:],
+                                   [onnx.numpy_helper.from_array(w, name) for name, w in weights.items()])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8),
+              tmp_path / "silu.onnx")
+    np.save(tmp_path / "x.npy", random.standard_normal((32, 20), np.float32))
+    np.save(tmp_path / "labels.npy", random.integers(0, 5, 32))
+    return tmp_path / "silu.onnx", [f"{name}={tmp_path / name}.npy" for name in ("x", "labels")]
+
+
+def test_a_group_is_one_kernel(extended, silu):
+    """Both spellings, by name in every dump; a target without a strategy has the nodes instead."""
+    dump = [extended, "dump", silu[0], "--loss=cross_entropy", "--batch=8"]
+    assert re.search(r"^    silu +x sigmoid\(x\)$", execute(extended, "passes"), re.M)
+    said = execute(*dump, "--after=recognize")
+    assert re.findall(r"call %\d+ \{callee = @(\S+)\}.* loc (\S+)", said.split("func @forward")[1].split("return")[0]) == [
+        ("silu", '"act1"'), ("silu.2", '"act2"')]
+    assert len(re.findall(r"^  group silu @silu(?:\.2)?\(%x", said, re.M)) == 2
+    assert re.search(r"^  fused silu @\S+\(", execute(*dump, "--stage=fused"), re.M)
+    kernels = re.findall(r"^  kernel @(\w+?)_\d+\(", execute(*dump, "--stage=lowered"), re.M)
+    assert kernels.count("silu") == 2
+    opened = execute(*dump, "--stage=lowered", "--pass-option=multiversion.targets=quad")
+    assert "@silu" not in opened and "sigmoid_mul" in opened
+
+
+@pytest.mark.parametrize("engine", ["interp", "compiled"])
+def test_the_gradient_of_a_group_is_that_of_its_body(extended, silu, tmp_path, engine):
+    results = []
+    for how in [], ["--disable=recognize"]:
+        execute(extended, "grad", silu[0], "--loss=cross_entropy", "--batch=32", "--precision=f64", f"--engine={engine}",
+                *(f"--input={d}" for d in silu[1]), "--output-dir", tmp_path / "out", *how)
+        results.append({p.name: np.load(p) for p in (tmp_path / "out").glob("*.npy")})
+    assert results[0].keys() == results[1].keys() and len(results[0]) == 4
+    for key, g in results[1].items():
+        np.testing.assert_allclose(results[0][key], g, rtol=0, atol=1e-12, err_msg=key)
+        assert key == "loss.npy" or np.abs(g).max() > 1e-3
+
+
+def test_a_group_trains_as_its_nodes(extended, silu, tmp_path):
+    losses = []
+    for how in [], ["--disable=recognize"]:
+        execute(extended, "compile", silu[0], "-o", tmp_path / "train", "--loss=cross_entropy", "--batch=16", *how)
+        execute(tmp_path / "train", *(f"--data={d}" for d in silu[1]), "--epochs=20", "--lr=0.01", "--log", tmp_path / "log",
+                "--progress=plain")
+        losses.append([json.loads(line)["loss"] for line in (tmp_path / "log").read_text().splitlines()])
+    assert len(losses[0]) == 40 and losses[0][-1] < 0.5 * losses[0][0]
+    np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
 def test_a_program_of_the_target_trains(extended, models, tmp_path):

@@ -17,6 +17,17 @@ def test_this_repository():
     assert done.returncode == 0, done.stdout
 
 
+def test_a_folder_whose_files_may_ask(tmp_path):
+    """A new recognizer needs no row."""
+    for folder in ("ir", "codegen", "passes", "frontend", "driver", "tools", "scripts"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    (tmp_path / "ir/groups/new.c").write_text("if (n->op == OP_exp)\n")
+    assert check(tmp_path).returncode == 0
+    rows = tmp_path / "scripts/op-questions.txt"
+    rows.write_text("\n".join(row for row in rows.read_text().splitlines() if not row.startswith("ir/groups/")))
+    assert "ir/groups/new.c: 1 questions" in check(tmp_path).stdout
+
+
 @pytest.mark.parametrize("code, n", [
     ("if (n->op == OP_exp)", 1),
     ("case OP_exp: return", 1),

@@ -1,5 +1,6 @@
 /* Rows of optimizers, losses, passes and targets with missing entries are reported with row and column. */
 #include "codegen/strategy/strategy.h"
+#include "ir/groups/groups.h"
 #include "passes/pass.h"
 
 #include <setjmp.h>
@@ -132,6 +133,7 @@ test_tables(void **state)
 	Diag *diag = diag_new("t", stderr);
 
 	(void)state;
+	assert_true(group_table_check(diag));
 	assert_true(pass_tables_check(diag));
 	assert_true(target_table_check(diag));
 	assert_true(strategy_table_check(diag));
