@@ -28,7 +28,7 @@ def put(root, name, line):
     ("runtime/train", '#include "ir/ir.h"', "runtime/train/ may include runtime/checkpoint"),
     ("cudnn", '#include "format/format.h"', "cudnn/ may include base*"),
     ("tools", '#include "cudnn/cudnn.h"', "tools/ may include"),
-    ("passes", '#include "frontend/frontend.h"', "passes/ may include ir base*"),
+    ("passes", '#include "frontend/frontend.h"', "passes/ may include ir ir/groups base*"),
     ("tools", '#include "runtime/device/device.h"', "tools/ may include"),
     ("codegen/emit", '#include "onnx.pb-c.h"', "only frontend/ knows protobuf"),
     ("ir", '#include "ir.h"', "not a path from the root"),
