@@ -57,7 +57,7 @@ def files_of_kernels(o, folder):
         fused, lowered = folder / f"{name}.fused.gir", folder / f"{name}.gir"
         dims = [f"--dim={k}={min(v, 16)}" for k, v in (reference(name).get("dims") or {}).items()]
         machine.call(machine.gradc(), "dump", machine.models() / name / "model.onnx", "--loss", reference(name)["loss"], *dims,
-                     "--optimizer=adamw", "--stage=fused", "-o", fused)
+                     "--optimizer=adamw", "--pass-option=multiversion.targets=cuda-sm_90", "--stage=fused", "-o", fused)
         machine.call(machine.gradc(), "opt", fused, "--passes=lower{target=cuda-sm_90}", "-o", lowered)
         yield name, lowered
 

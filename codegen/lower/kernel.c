@@ -334,8 +334,13 @@ lower_check(const Lowering *l)
 {
 	const char *fault = fault_of(l);
 
-	if (fault)
-		diag_error(l->diag, EXIT_INVALID, "%s: fused function @%s: %s (target %s)",
-		           l->m->name, l->f->name, fault, l->target->name);
-	return !fault;
+	if (!fault)
+		return true;
+	diag_error(l->diag, EXIT_INVALID, "%s: fused function @%s: %s (target %s)", l->m->name,
+	           l->f->name, fault, l->target->name);
+	if (l->f->group)
+		diag_hint(l->diag,
+		          "the pass ungroup{target=%s} opens such groups, before the pass fuse",
+		          l->target->name);
+	return false;
 }

@@ -273,7 +273,7 @@ def test_target(tree, extended, models, tmp_path, name, reduces):
     loss = options[1:3]
     dims = {"gpt2_mini": ["--dim=batch=2", "--dim=seq=12"]}.get(name, ["--batch=2"])
     execute(extended, "dump", options[0], *loss, *dims, "--stage=train", "-o", tmp_path / "train.gir")
-    passes = ",".join(f"{p}{{target=quad}}" for p in ("legalize", "fuse", "lower"))
+    passes = ",".join(f"{p}{{target=quad}}" for p in ("ungroup", "legalize", "fuse", "lower"))
     execute(extended, "opt", tmp_path / "train.gir", "--stage=train", f"--passes={passes}", "-o", tmp_path / "m.gir")
     kernels = re.findall(r"^  kernel (.*?)^  }", (tmp_path / "m.gir").read_text(), re.M | re.S)
     teams = [k for k in kernels if re.search(r" team (8|2x4) .*team v\d+ < [248] [({]", k, re.S)]
