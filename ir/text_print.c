@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const param_kind_texts[] = {"argument",      "input",          "labels",
-                                        "sample_weight", "hyperparameter", "operand",
-                                        "result",        "cotangent",      "hint",         NULL};
+const char *const param_kind_texts[] = {"argument",       "input",   "labels", "sample_weight",
+                                        "hyperparameter", "operand", "result", "cotangent",
+                                        "hint",           NULL};
 const char *const scale_source_names[] = {"tensor",  "channel", "block", "running",
                                           "dynamic", "token",   NULL};
 const char *const adapter_readers_texts[] = {"products", "tables", "both", NULL};

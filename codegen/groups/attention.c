@@ -153,7 +153,8 @@ rescale(Block *b)
 	Affine i = vector_of_queries(b);
 	LoopValue before = lb_load(lb, b->most, i);
 	LoopValue most = lb_binary(lb, LOOP_max, before, lb_load(lb, b->tile_most, i));
-	LoopValue shift = lb_select(lb, is_minus_infinity(lb, most), lb_number(lb, b->t.type, 0), most);
+	LoopValue shift = lb_select(lb, is_minus_infinity(lb, most), lb_number(lb, b->t.type, 0),
+	                            most);
 	LoopValue scale = lb_unary(lb, LOOP_exp, lb_binary(lb, LOOP_sub, before, shift));
 
 	lb_store(lb, b->most, i, most);
@@ -269,7 +270,8 @@ store_output(Block *b)
 	LoopValue x = lb_load(lb, b->o, affine_add_scaled(lb, w, i, width));
 	x = lb_binary(lb, LOOP_div, x, sum);
 	if (b->a->guarded)
-		x = lb_select(lb, lb_op(lb, LOOP_is_nan, BOOL, &sum), lb_number(lb, b->t.type, 0), x);
+		x = lb_select(lb, lb_op(lb, LOOP_is_nan, BOOL, &sum), lb_number(lb, b->t.type, 0),
+		              x);
 	lb_store(lb, lower_buffer(lw, out->to.result), score_place(&b->t, &out->to, w), x);
 	lb_end(lb);
 	lb_end(lb);

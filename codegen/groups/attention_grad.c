@@ -135,8 +135,8 @@ copy_of(Block *b, const ScoreMatrix *m, bool across, int64_t rows)
 {
 	int i = 0;
 
-	while (i < b->n_copies && !(b->copies[i].across == across &&
-	                            score_matrix_equal(b->copies[i].matrix, m)))
+	while (i < b->n_copies &&
+	       !(b->copies[i].across == across && score_matrix_equal(b->copies[i].matrix, m)))
 		i++;
 	if (i < b->n_copies)
 		return &b->copies[i];
@@ -221,7 +221,8 @@ move_sums(Block *b, int consumer, Affine first, int64_t n, Move how)
 		lb_store(lb, array, in_array, lb_load(lb, memory, place));
 	else
 		lb_store(lb, memory, place,
-		         how == CLEARS ? lb_number(lb, b->t.type, 0) : lb_load(lb, array, in_array));
+		         how == CLEARS ? lb_number(lb, b->t.type, 0)
+		                       : lb_load(lb, array, in_array));
 	lb_end(lb);
 	lb_end(lb);
 }
@@ -255,12 +256,14 @@ add_products(Block *b, Affine first_query, int64_t n_queries, Affine first_key, 
 		const ScoreConsumer *c = &a->consumers[i];
 		int from = b->tiles[a->tile_of[i]];
 		bool by_query = c->matrix.has_keys;
-		TileView scores = by_query ? (TileView){from, pitch, 1} : (TileView){from, 1, pitch};
+		TileView scores = by_query ? (TileView){from, pitch, 1}
+		                           : (TileView){from, 1, pitch};
 		TileView sums = {b->sums[i], score_padded(&b->t, c->width), 1};
 		if (by_query)
 			move_sums(b, i, first_query, n_queries, LOADS);
-		score_multiply(&b->t, sums, true, -1, scores, copy_of(b, &c->matrix, false, 0)->view,
-		               by_query ? n_queries : n_keys, c->width, by_query ? n_keys : n_queries);
+		score_multiply(
+			&b->t, sums, true, -1, scores, copy_of(b, &c->matrix, false, 0)->view,
+			by_query ? n_queries : n_keys, c->width, by_query ? n_keys : n_queries);
 		if (by_query)
 			move_sums(b, i, first_query, n_queries, STORES);
 	}
@@ -312,7 +315,8 @@ if_seen(Block *b, Affine first_query, int64_t n_queries, Affine first_key, int64
 {
 	LoopBuilder *lb = b->t.lw->lb;
 	KeysSeen seen = score_keys_seen(&b->t, &b->a->range, b->query, first_query, n_queries);
-	LoopValue from = lb_affine(lb, first_key), to = lb_affine(lb, affine_plus(first_key, n_keys));
+	LoopValue from = lb_affine(lb, first_key),
+		  to = lb_affine(lb, affine_plus(first_key, n_keys));
 
 	lb_if(lb, lb_binary(lb, LOOP_and, lb_compare(lb, LOOP_lt, seen.begin, to),
 	                    lb_compare(lb, LOOP_gt, seen.end, from)));
@@ -388,8 +392,9 @@ declare_arrays(Block *b, int64_t queries, int64_t keys)
 	for (int i = 0; i < a->n_consumers; i++) {
 		const ScoreMatrix *m = &a->consumers[i].matrix;
 		copy_of(b, m, false, m->has_keys ? keys : queries);
-		b->sums[i] = lb_local(lb, b->t.type, (m->has_keys ? queries : keys) *
-		                                             score_padded(&b->t, m->width));
+		b->sums[i] = lb_local(lb, b->t.type,
+		                      (m->has_keys ? queries : keys) *
+		                              score_padded(&b->t, m->width));
 	}
 }
 

@@ -113,8 +113,7 @@ score_consumer(Value *result, Type scores, ScoreConsumer *out)
 
 	v = behind_moves(v);
 	const Node *dot = v->node;
-	if (!dot || dot->op != OP_dot ||
-	    !type_same_shape(node_operand(dot, 0)->type, scores))
+	if (!dot || dot->op != OP_dot || !type_same_shape(node_operand(dot, 0)->type, scores))
 		return false;
 	const DotAttr *a = dot->attr;
 	Value *y = node_operand(dot, 1);
@@ -206,7 +205,8 @@ score_inside(ScoreTiles *t, const ScoreRange *range, const Index *at)
 bool
 score_matrix_equal(const ScoreMatrix *a, const ScoreMatrix *b)
 {
-	return a->value == b->value && memcmp(a->score_axis, b->score_axis, sizeof(a->score_axis)) == 0;
+	return a->value == b->value &&
+	       memcmp(a->score_axis, b->score_axis, sizeof(a->score_axis)) == 0;
 }
 
 /* ---- arrays */
@@ -250,7 +250,7 @@ element(ScoreTiles *t, const ScoreMatrix *m, Affine w)
 	Index at = {.rank = type->rank};
 
 	for (int i = 0; i < type->rank; i++)
-		at.at[i] = type->dims[i] == 1           ? affine_constant(0)
+		at.at[i] = type->dims[i] == 1     ? affine_constant(0)
 		           : m->score_axis[i] < 0 ? w
 		                                  : t->at[m->score_axis[i]];
 	LoopValue x = lower_element(t->lw, m->value, &at);
@@ -310,8 +310,7 @@ multiply_block(ScoreTiles *t, TileView c, bool adds, int scale, TileView a, Tile
 		if (adds)
 			sum = lb_load(lb, c.array, affine_add(lb, affine_plus(at, r * c.row), j));
 		if (scale >= 0)
-			sum = lb_binary(lb, LOOP_mul, sum,
-			                lb_load(lb, scale, affine_plus(row, r)));
+			sum = lb_binary(lb, LOOP_mul, sum, lb_load(lb, scale, affine_plus(row, r)));
 		lb_store(lb, t->sums[r], j, sum);
 	}
 	lb_end(lb);
@@ -362,9 +361,10 @@ score_place(ScoreTiles *t, const ScoreResult *r, Affine w)
 
 	for (int i = 0; i < at.rank; i++)
 		at.at[i] = r->inner->type->dims[i] == 1 ? affine_constant(0)
-		           : r->score_axis[i] < 0 ? w
-		                                  : t->at[r->score_axis[i]];
-	for (const Value *v = r->result; v != r->inner && n < MAX_RANK; v = node_operand(v->node, 0))
+		           : r->score_axis[i] < 0       ? w
+		                                        : t->at[r->score_axis[i]];
+	for (const Value *v = r->result; v != r->inner && n < MAX_RANK;
+	     v = node_operand(v->node, 0))
 		views[n++] = v;
 	for (Type from = r->inner->type; n > 0; from = views[n]->type) {
 		const Node *view = views[--n]->node;

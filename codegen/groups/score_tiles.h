@@ -49,8 +49,8 @@ typedef struct {
 /* The keys that each query sees: logits of keys outside of [begin, end) are -inf. A block of keys
  * that no query of a block sees is left out. */
 typedef struct {
-	const Node *select;        /* puts -inf outside of the range; NULL: each query sees all keys */
-	const Value *begin, *end;  /* of each row: the scores' axes without keys */
+	const Node *select; /* puts -inf outside of the range; NULL: each query sees all keys */
+	const Value *begin, *end; /* of each row: the scores' axes without keys */
 } ScoreRange;
 ScoreRange score_range(const Function *f, Type scores);
 

@@ -318,8 +318,7 @@ fault_of(const Lowering *l)
 	const Node *root = root_node(l->f);
 
 	if (l->f->group)
-		return group_strategy(l->target, l->f) ? NULL
-		                                       : "no strategy computes its group";
+		return group_strategy(l->target, l->f) ? NULL : "no strategy computes its group";
 	if (!root)
 		return NULL;
 	if (!l->strategy && op_row(root)->fuse == FUSE_OPAQUE)

@@ -60,7 +60,8 @@ find_scores(AttentionMatch *m, Value *v)
 	if (!attention_is_link(v) || m->steps++ > MOST_STEPS)
 		return true;
 	for (int i = 0; i < v->node->n_operands; i++)
-		if (attention_leads_on(v, node_operand(v->node, i)) && !find_scores(m, node_operand(v->node, i)))
+		if (attention_leads_on(v, node_operand(v->node, i)) &&
+		    !find_scores(m, node_operand(v->node, i)))
 			return false;
 	return true;
 }
@@ -113,8 +114,9 @@ is_attention(AttentionMatch *m)
 	if (weights->type->n == 0 || !find_softmax(m, weights))
 		return false;
 	m->steps = 0;
-	return find_scores(m, m->logits) ? m->scores != NULL
-	                                 : attention_fail(m, "its scores are a sum of several products") || true;
+	return find_scores(m, m->logits)
+	               ? m->scores != NULL
+	               : attention_fail(m, "its scores are a sum of several products") || true;
 }
 
 static bool
@@ -134,11 +136,12 @@ recognize_side(Recognition *r, Node *n, int side)
 		vec_push(r->scratch, &m.own, (const Node *)m.scores);
 		const Node *reader = other_reader(&m);
 		if (reader)
-			attention_fail(&m, arena_printf(r->scratch, "%s reads its scores, too",
-			                      reader->op == OP_return
-			                              ? "the model's user"
-			                              : arena_printf(r->scratch, "node \"%s\"",
-			                                             loc_origin(reader->loc))));
+			attention_fail(
+				&m, arena_printf(r->scratch, "%s reads its scores, too",
+			                         reader->op == OP_return
+			                                 ? "the model's user"
+			                                 : arena_printf(r->scratch, "node \"%s\"",
+			                                                loc_origin(reader->loc))));
 	}
 	if (m.why) {
 		group_note(r, &group_attention, n, m.why);

@@ -34,7 +34,8 @@ typedef struct {
 	int64_t sizes[N_LABELS];
 	Labels q, k, v, o; /* of the operands of both products and of the second product's result */
 	Peeled q_from, k_from, v_from;
-	Type q_type, k_type, v_type, o_type; /* of the operands of the graph's products, and of the result */
+	Type q_type, k_type, v_type,
+		o_type; /* of the operands of the graph's products, and of the result */
 	/* outside of the body: the values that parameters stand for: q, k, v, then what f and g
 	 * read besides */
 	VEC(Value *) arguments;
@@ -43,7 +44,8 @@ typedef struct {
 	VEC(bool) trained;
 	/* in the body: */
 	Function *body;
-	Value *logits, *most, *p, *weights; /* most: the largest logit of each row, the first value of the softmax */
+	Value *logits, *most, *p,
+		*weights; /* most: the largest logit of each row, the first value of the softmax */
 	int range; /* number of the argument for the first key; the next one is for the end. 0: no range */
 } Attention;
 

@@ -50,7 +50,8 @@ find_views(const Value *v, const Value *base, Views *out)
 
 	while (v != base) {
 		const Value *next = NULL;
-		for (int i = 0, steps = 0; attention_is_link(v) && i < v->node->n_operands && !next; i++) {
+		for (int i = 0, steps = 0; attention_is_link(v) && i < v->node->n_operands && !next;
+		     i++) {
 			const Value *x = node_operand(v->node, i);
 			if (attention_leads_on(v, x) && reaches(x, base, &steps))
 				next = x;
@@ -109,7 +110,8 @@ follow_axes(const Node *scores, Factors *f, const Views *views, int until, Merge
 			if (i == until)
 				*axes = a;
 			if (views->at[i]->op == OP_transpose)
-				merged_transpose(&a, &((const TransposeAttr *)views->at[i]->attr)->order);
+				merged_transpose(
+					&a, &((const TransposeAttr *)views->at[i]->attr)->order);
 			else
 				ok = merged_reshape(&a, sizes, &shape, &label, &outer);
 		}
@@ -155,7 +157,8 @@ attention_factors(AttentionMatch *m, Factors *f)
 /* Labels of q, k and of the scores in the graph, with the keys last. keys: the axis of the scores
  * that the softmax runs over. */
 bool
-attention_label_scores(AttentionMatch *m, Attention *a, const Factors *f, int keys, MergedAxes *scores)
+attention_label_scores(AttentionMatch *m, Attention *a, const Factors *f, int keys,
+                       MergedAxes *scores)
 {
 	const DotAttr *d = m->scores->attr;
 	Type t[2] = {node_operand(m->scores, 0)->type, node_operand(m->scores, 1)->type};
@@ -188,7 +191,8 @@ attention_label_scores(AttentionMatch *m, Attention *a, const Factors *f, int ke
 			for (int c = 0; c < nb; c++)
 				axis = batch[side]->at[c] == i ? c : axis;
 			for (int c = 0; c < free[side].n; c++)
-				axis = free[side].at[c] == i ? nb + (side ? free[0].n : 0) + c : axis;
+				axis = free[side].at[c] == i ? nb + (side ? free[0].n : 0) + c
+				                             : axis;
 			for (int c = 0; axis >= 0 && c < of_axis[axis].n; c++)
 				of->at[of->n++] = of_axis[axis].at[c];
 			for (int c = 0; axis < 0 && c < contract[side]->n; c++)

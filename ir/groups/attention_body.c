@@ -25,7 +25,7 @@ attention_peel(Value *v, bool scales)
 {
 	Peeled p = {.base = v, .scale = 1};
 
-	for (double by; p.base->node; ) {
+	for (double by; p.base->node;) {
 		const Node *n = p.base->node;
 		Value *inner = scales ? scaled_by(n, &by) : NULL;
 		if (inner && isfinite(by)) {
@@ -141,8 +141,9 @@ link_view(Build *c, Link *l, const Node *n, const Link *x)
 		merged_transpose(&l->axes, &((const TransposeAttr *)n->attr)->order);
 		return true;
 	}
-	bool keeps = n->op == OP_reshape || (n->op == OP_broadcast &&
-	                                     node_operand(n, 0)->type->n == node_result(n, 0)->type->n);
+	bool keeps = n->op == OP_reshape ||
+	             (n->op == OP_broadcast &&
+	              node_operand(n, 0)->type->n == node_result(n, 0)->type->n);
 	int label;
 	int64_t outer;
 	return (keeps && merged_reshape(&l->axes, c->a->sizes, &shape, &label, &outer)) ||
@@ -364,7 +365,8 @@ attention_build_body(AttentionMatch *m, Attention *a, const Factors *f, int keys
 	q = b_reshape(&c.b, q, attention_shape(a, &a->q));
 	k = b_reshape(&c.b, k, attention_shape(a, &a->k));
 	Value *v = argument(&c, a->v_from.base, "v");
-	Value *s = labels_dot(&c.b, (Labeled){q, &a->q}, (Labeled){k, &a->k}, &all, inner->type->dtype, a->allow_tf32);
+	Value *s = labels_dot(&c.b, (Labeled){q, &a->q}, (Labeled){k, &a->k}, &all,
+	                      inner->type->dtype, a->allow_tf32);
 	double scale = a->q_from.scale * a->k_from.scale;
 	if (scale != 1)
 		s = b_binary(&c.b, OP_mul, s, b_splat(&c.b, s->type, scale));
@@ -395,7 +397,8 @@ attention_build_body(AttentionMatch *m, Attention *a, const Factors *f, int keys
 	if (n_trained > MOST_TRAINED_ARGUMENTS)
 		return attention_fail(m, "its scores depend on many trained values");
 	v = b_reshape(&c.b, attention_views(&c.b, v, &a->v_from), attention_shape(a, &a->v));
-	Value *o = labels_dot(&c.b, (Labeled){a->weights, &all}, (Labeled){v, &a->v}, &a->o, a->o_type->dtype, a->allow_tf32);
+	Value *o = labels_dot(&c.b, (Labeled){a->weights, &all}, (Labeled){v, &a->v}, &a->o,
+	                      a->o_type->dtype, a->allow_tf32);
 	o = b_reshape(&c.b, o, ints_of_type(a->o_type));
 	b_return(&c.b, 3, (Value *[]){o, most, sum});
 	m->mask = c.mask;

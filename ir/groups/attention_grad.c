@@ -42,8 +42,9 @@ product_of(const Attention *a)
 
 /* What the gradient is computed from. */
 typedef struct {
-	Value *const *operands;        /* of the attention */
-	Value *most, *inverse, *delta; /* of each row: largest logit, one over the sum, sum(do * o) */
+	Value *const *operands; /* of the attention */
+	Value *most, *inverse,
+		*delta; /* of each row: largest logit, one over the sum, sum(do * o) */
 	Value *d_o;
 } Given;
 
@@ -132,7 +133,8 @@ logits_gradient(Builder *b, const Attention *a, const Given *g, Value **map, Val
 	Value *v = map[node_operand(product_of(a), 1)->id];
 	Value *weights = map[a->weights->id], *p = map[a->p->id];
 	*d_o = b_reshape(b, g->d_o, attention_shape(a, &a->o));
-	Value *dw = labels_dot(b, (Labeled){*d_o, &a->o}, (Labeled){v, &a->v}, &all, weights->type->dtype, a->allow_tf32);
+	Value *dw = labels_dot(b, (Labeled){*d_o, &a->o}, (Labeled){v, &a->v}, &all,
+	                       weights->type->dtype, a->allow_tf32);
 	Value *dp = derivative(b, weights, dw, p);
 	Value *delta = b_broadcast_back(b, g->delta, p->type, keys);
 	return b_binary(b, OP_mul, p, b_binary(b, OP_sub, dp, delta));
@@ -164,21 +166,25 @@ build_group(Recognition *r, const Attention *a)
 	g.d_o = function_param(f, a->o_type, "do");
 	Value *dl = logits_gradient(&b, a, &g, map, &d_o);
 	Value *q = map[node_operand(scores, 0)->id], *k = map[node_operand(scores, 1)->id];
-	Value *wanted[1 + MOST_TRAINED_ARGUMENTS] = {map[node_result(scores, 0)->id]}, *d[1 + MOST_TRAINED_ARGUMENTS];
+	Value *wanted[1 + MOST_TRAINED_ARGUMENTS] = {map[node_result(scores, 0)->id]},
+			  *d[1 + MOST_TRAINED_ARGUMENTS];
 	int n_wanted = 1;
 	for (int i = 3; i < n; i++)
 		if (a->trained.at[i])
 			wanted[n_wanted++] = x[i];
 	derivatives(&b, map[a->logits->id], dl, n_wanted, wanted, d);
-	Value *dq = labels_dot(&b, (Labeled){d[0], &all}, (Labeled){k, &a->k}, &a->q, sums, a->allow_tf32);
-	Value *dk = labels_dot(&b, (Labeled){d[0], &all}, (Labeled){q, &a->q}, &a->k, sums, a->allow_tf32);
-	Value *dv = labels_dot(&b, (Labeled){map[a->weights->id], &all}, (Labeled){d_o, &a->o}, &a->v, sums, a->allow_tf32);
+	Value *dq = labels_dot(&b, (Labeled){d[0], &all}, (Labeled){k, &a->k}, &a->q, sums,
+	                       a->allow_tf32);
+	Value *dk = labels_dot(&b, (Labeled){d[0], &all}, (Labeled){q, &a->q}, &a->k, sums,
+	                       a->allow_tf32);
+	Value *dv = labels_dot(&b, (Labeled){map[a->weights->id], &all}, (Labeled){d_o, &a->o},
+	                       &a->v, sums, a->allow_tf32);
 	dq = b_reshape(&b, dq, ints_of_type(a->q_type));
 	dk = b_reshape(&b, dk, ints_of_type(a->k_type));
 	dv = b_reshape(&b, dv, ints_of_type(a->v_type));
 	Value *results[3 + MOST_TRAINED_ARGUMENTS] = {undo_views(&b, dq, &a->q_from),
-	                                    undo_views(&b, dk, &a->k_from),
-	                                    undo_views(&b, dv, &a->v_from)};
+	                                              undo_views(&b, dk, &a->k_from),
+	                                              undo_views(&b, dv, &a->v_from)};
 	for (int i = 1; i < n_wanted; i++)
 		results[2 + i] = d[i];
 	b_return(&b, 2 + n_wanted, results);

@@ -84,7 +84,8 @@ attention_range(Builder *b, Attention *a, Value *logits)
 static const Value *
 compared_hint(const Value *v)
 {
-	const Node *row = v->node && v->node->n_operands == 2 ? node_operand(v->node, 1)->node : NULL;
+	const Node *row = v->node && v->node->n_operands == 2 ? node_operand(v->node, 1)->node
+	                                                      : NULL;
 	const Value *hint = row && row->op == OP_broadcast ? node_operand(row, 0) : NULL;
 
 	return hint && hint->kind == VALUE_PARAM && hint->param == PARAM_HINT ? hint : NULL;
@@ -230,7 +231,8 @@ attention_range_set(Builder *b, Attention *a, const AttentionMask *mask)
 	Value *none = b_number_like(b, j, 0);
 	int64_t keys = a->sizes[a->n - 1];
 	Value *all = b_splat(b, j->type, (double)keys);
-	Value *end = b_reduce(b, REDUCE_MAX, b_select(b, sees, b_with(b, OP_add, j, 1), none), axes);
+	Value *end = b_reduce(b, REDUCE_MAX, b_select(b, sees, b_with(b, OP_add, j, 1), none),
+	                      axes);
 	Value *begin = b_reduce(b, REDUCE_MIN, b_select(b, sees, j, all), axes);
 	Labels labels = {0};
 	for (int i = 0; i < bare.labels.n; i++)
@@ -246,7 +248,7 @@ attention_range_set(Builder *b, Attention *a, const AttentionMask *mask)
 	Value *bounded = b_binary(b, OP_and, is_finite(b, a, k, &a->k), is_finite(b, a, v, &a->v));
 	bounded = b_binary(b, OP_and, bounded, b_with(b, OP_gt, end, 0));
 	a->arguments.at[a->range] = b_select(b, bounded, begin, b_splat(b, begin->type, 0));
-	a->arguments.at[a->range + 1] =
-		b_select(b, bounded, end, b_splat(b, end->type, (double)keys));
+	a->arguments.at[a->range + 1] = b_select(b, bounded, end,
+	                                         b_splat(b, end->type, (double)keys));
 	return true;
 }

@@ -179,7 +179,8 @@ tells_hidden_rows(AttentionMatch *m, Value *v, Value *x)
 	const Node *eq = base->node;
 	double least;
 
-	if (!eq || eq->op != OP_eq || !value_splat(node_operand(eq, 1), &least) || least != -INFINITY)
+	if (!eq || eq->op != OP_eq || !value_splat(node_operand(eq, 1), &least) ||
+	    least != -INFINITY)
 		return NULL;
 	const Node *most = reduction_of(m, node_operand(eq, 0), REDUCE_MAX);
 	vec_push(m->r->scratch, &m->own, eq);
