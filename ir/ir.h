@@ -836,8 +836,8 @@ typedef struct {
 	const PassOption *options; /* ends with a zero row; NULL: no options */
 	size_t options_size;
 	const void *defaults; /* struct of default options; NULL: zeros */
-	/* Finding i of the pass, from 0; its name is NULL behind the last one. NULL: the pass has no
-	 * list of findings. */
+	/* Finding i of the pass, from 0. If there are fewer findings, the finding's name is NULL.
+	 * NULL: the pass has no list of findings. */
 	PassFinding (*finding)(int i);
 	bool (*run)(Pass *p, Module *m); /* false: the pass reported a fault */
 } PassRow;
