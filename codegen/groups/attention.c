@@ -26,12 +26,52 @@ typedef struct {
 	bool zero_rows;
 } Attention;
 
+/* The value that v is made of by a node of this op; NULL: by another node. */
+static Value *
+operand_of(const Value *v, OpKind op)
+{
+	return v && v->node && v->node->op == op ? node_operand(v->node, 0) : NULL;
+}
+
+/* Does v repeat the row value along keys? */
+static bool
+repeats_rows(const Value *v, const Value *row)
+{
+	const BroadcastAttr *a = operand_of(v, OP_broadcast) ? v->node->attr : NULL;
+	Value *x = a ? node_operand(v->node, 0) : NULL;
+
+	if (!a || a->axes.n != v->type->rank - 1)
+		return false;
+	for (int i = 0; i < a->axes.n; i++)
+		if (a->axes.at[i] != i)
+			return false;
+	return x == row || operand_of(x, OP_stop_gradient) == row;
+}
+
+/* The value that a reduction over keys reduces to v; NULL: there is no such reduction. Rows without
+ * a logit above -inf may have another number than the reduction's. */
+static Value *
+reduced(Attention *a, Value *v, ReduceKind kind)
+{
+	bool selects = v->node && v->node->op == OP_select;
+	Value *row = selects ? node_operand(v->node, 2) : v;
+	Value *x = operand_of(row, OP_reduce);
+	const ReduceAttr *attr = x ? row->node->attr : NULL;
+
+	a->zero_rows |= selects;
+	return x && attr->kind == (int)kind && attr->axes.n == 1 &&
+	                       attr->axes.at[0] == x->type->rank - 1
+	               ? x
+	               : NULL;
+}
+
 /* The node that divides e by its sum. */
 static Value *
-softmax_of(const Value *e)
+softmax_of(const Value *e, const Value *sum)
 {
 	for_each_use(e, u)
-		if (u->user->op == OP_div && use_index(u) == 0)
+		if (u->user->op == OP_div && use_index(u) == 0 &&
+		    repeats_rows(node_operand(u->user, 1), sum))
 			return node_result(u->user, 0);
 	return NULL;
 }
@@ -45,33 +85,37 @@ first_dot(const Function *f)
 	return NULL;
 }
 
-/* The operand of the node that gives v, if the node has this op; NULL: it has not. */
-static Value *
-operand_of(const Value *v, OpKind op)
+/* Are all parts computed from the scores, and weights from the softmax alone? */
+static bool
+is_closed(const Function *f, const Attention *a)
 {
-	return v && v->node && v->node->op == op ? node_operand(v->node, 0) : NULL;
-}
+	Arena *arena = arena_new();
+	const Value *scores = node_result(a->scores.dot, 0), *p = a->p;
+	const bool *from_nothing = score_computable(arena, f, 0, NULL);
+	bool ok = score_product_computable(from_nothing, &a->scores) &&
+	          from_nothing[a->output.matrix.value->id] &&
+	          (!a->range.select || (from_nothing[a->range.begin->id] &&
+	                                from_nothing[a->range.end->id])) &&
+	          score_computable(arena, f, 1, &scores)[a->logits->id] &&
+	          score_computable(arena, f, 1, &p)[a->output.tile->id];
 
-/* The reduction that gives v, unless v is a number selected for rows whose logits are all -inf. */
-static Value *
-reduced(Attention *a, Value *v)
-{
-	bool selects = v->node && v->node->op == OP_select;
-
-	a->zero_rows |= selects;
-	return selects ? node_operand(v->node, 2) : v;
+	arena_free(arena);
+	return ok;
 }
 
 static bool
 find_parts(const Function *f, Attention *a)
 {
+	if (function_return(f)->n_operands != 3)
+		return false;
 	a->most = function_result(f, 1);
 	a->sum = function_result(f, 2);
 	const Node *dot = first_dot(f);
-	Value *e = operand_of(reduced(a, a->sum), OP_reduce);
-	a->logits = operand_of(operand_of(e, OP_exp), OP_sub);
-	a->p = e ? softmax_of(e) : NULL;
-	if (!dot || !a->logits || !a->p || operand_of(reduced(a, a->most), OP_reduce) != a->logits)
+	Value *e = reduced(a, a->sum, REDUCE_SUM), *d = operand_of(e, OP_exp);
+	a->logits = operand_of(d, OP_sub);
+	a->p = e ? softmax_of(e, a->sum) : NULL;
+	if (!dot || !a->logits || !a->p || reduced(a, a->most, REDUCE_MAX) != a->logits ||
+	    !repeats_rows(node_operand(d->node, 1), a->most))
 		return false;
 	a->shape = a->logits->type;
 	a->range = score_range(f, a->shape);
@@ -79,7 +123,7 @@ find_parts(const Function *f, Attention *a)
 		a->guarded |= n->op == OP_is_nan && node_operand(n, 0) == a->p;
 	return score_product(dot, a->shape, &a->scores) &&
 	       score_consumer(function_result(f, 0), a->shape, &a->output) &&
-	       a->output.matrix.has_keys;
+	       a->output.matrix.has_keys && is_closed(f, a);
 }
 
 static bool

@@ -70,6 +70,30 @@ first_product(const Function *f)
 	return v->node && v->node->op == OP_dot ? v->node : NULL;
 }
 
+/* Are all tiles computed from the products, and these from nothing but parameters? */
+static bool
+is_closed(const Function *f, const AttentionGrad *a)
+{
+	Arena *arena = arena_new();
+	const Value *products[MOST_PRODUCTS];
+	const bool *from_nothing = score_computable(arena, f, 0, NULL);
+	bool ok = !a->range.select ||
+	          (from_nothing[a->range.begin->id] && from_nothing[a->range.end->id]);
+
+	for (int i = 0; i < a->n_products; i++) {
+		products[i] = node_result(a->products[i].dot, 0);
+		ok &= score_product_computable(from_nothing, &a->products[i]);
+	}
+	const bool *from_products = score_computable(arena, f, a->n_products, products);
+	for (int i = 0; i < a->n_consumers; i++)
+		ok &= from_nothing[a->consumers[i].matrix.value->id] &&
+		      from_products[a->consumers[i].tile->id];
+	for (int i = 0; i < a->n_sums; i++)
+		ok &= from_products[a->sums[i].tile->id];
+	arena_free(arena);
+	return ok;
+}
+
 static bool
 find_parts(const Function *f, AttentionGrad *a)
 {
@@ -90,7 +114,7 @@ find_parts(const Function *f, AttentionGrad *a)
 			return false;
 	}
 	a->range = score_range(f, a->shape);
-	return a->n_products > 0;
+	return a->n_products > 0 && is_closed(f, a);
 }
 
 static bool

@@ -138,6 +138,34 @@ score_consumer(Value *result, Type scores, ScoreConsumer *out)
 	return ok && out->matrix.has_keys == ints_has(&a->x_contract, scores->rank - 1);
 }
 
+bool *
+score_computable(Arena *arena, const Function *f, int n, const Value *const *given)
+{
+	bool *ok = NEW_ARRAY(arena, bool, f->next_value_id);
+
+	for (int i = 0; i < f->params.n; i++)
+		ok[f->params.at[i]->id] = true;
+	for (int i = 0; i < n; i++)
+		ok[given[i]->id] = true;
+	for_each_node(f, node) {
+		FuseClass fuse = op_row(node)->fuse;
+		bool computes = node->n_results == 1 && !op_row(node)->effect &&
+		                (fuse == FUSE_ELEMENTWISE || fuse == FUSE_VIEW ||
+		                 fuse == FUSE_INDEX);
+		for (int i = 0; i < node->n_operands && computes; i++)
+			computes = !node_operand(node, i) || ok[node_operand(node, i)->id];
+		if (computes)
+			ok[node_result(node, 0)->id] = true;
+	}
+	return ok;
+}
+
+bool
+score_product_computable(const bool *computable, const ScoreProduct *p)
+{
+	return computable[p->queries.value->id] && computable[p->keys.value->id];
+}
+
 /* ---- ranges of keys */
 /* The row value that v repeats along keys, if v is `op`(number of the key, row value). */
 static const Value *

@@ -89,23 +89,6 @@ other_reader(const AttentionMatch *m)
 	return NULL;
 }
 
-static void
-put_call(AttentionMatch *m, Attention *a, const GroupBody *body)
-{
-	Builder b = {.m = m->r->m,
-	             .f = m->r->f,
-	             .before = m->product,
-	             .loc = m->product->loc,
-	             .phase = m->product->phase};
-	CallAttr attr = {.callee = body->body, .gradient = body->gradient};
-
-	if (a->range)
-		attention_range_set(&b, a, &m->mask);
-	Node *call = build_node(&b, OP_call, a->arguments.n, a->arguments.at, &attr);
-
-	value_replace_uses(node_result(m->product, 0), node_result(call, 0));
-}
-
 static bool
 is_attention(AttentionMatch *m)
 {
@@ -152,7 +135,10 @@ recognize_side(Recognition *r, Node *n, int side)
 	GroupBody *body = group_share(r, a.body);
 	if (!body->gradient)
 		body->gradient = attention_gradient(r, &a);
-	put_call(&m, &a, body);
+	Builder before = {.m = r->m, .f = r->f, .before = n, .loc = n->loc, .phase = n->phase};
+	if (a.range)
+		attention_range_set(&before, &a, &m.mask);
+	group_call(r, n, body, a.arguments.n, a.arguments.at);
 	return true;
 }
 

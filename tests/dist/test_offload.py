@@ -146,7 +146,7 @@ def test_checkpoints_know_nothing_of_it(openmpi, gpt2, tmp_path, first, then):  
 
 
 # ---- activations
-@pytest.mark.parametrize("name", ["gpt2_mini", "llama_mini", "resnet_mini", "bert_mini", "unet_mini"])
+@pytest.mark.parametrize("name", ["gpt2_mini", "llama_mini", "resnet_mini", "vit_mini", "unet_mini"])
 @pytest.mark.parametrize("device", ["cpu", "async"])
 def test_activations_change_nothing(gradc, models, tmp_path, name, device):
     (tmp_path / "plain").mkdir()
