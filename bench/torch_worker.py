@@ -1,10 +1,12 @@
 """One PyTorch process of the comparison: trains a bench model on the files that gradc trains on.
 
     python torch_worker.py REFERENCE MODEL eager|compile FOLDER ROWS STEPS THREADS f32|bf16
+    python torch_worker.py REFERENCE MODEL export FOLDER
 
 REFERENCE is the folder of export_models.py, FOLDER holds inputs.npy and labels.npy. Prints one JSON object:
 `began` (monotonic seconds, like the parent's, when the first step's batch is there and it begins),
-`step_ms`, `loss`, `peak_bytes` and `steady_bytes` (without what the imports took).
+`step_ms`, `loss`, `peak_bytes` and `steady_bytes` (without what the imports took), `parameters` (their number).
+The second form writes FOLDER/MODEL/model.onnx; models of this file alone need it.
 """
 import importlib
 import json
@@ -20,8 +22,8 @@ WARMUP = 3  # steps after which the peak is measured once more, as `steady_bytes
 # What a model's class comes from: imported before memory is measured, like torch itself.
 LIBRARIES = {"resnet18": "torchvision.models", "resnet50": "torchvision.models",
              **{name: f"transformers.models.{family}.modeling_{family}" for name, family in
-                (("gpt2_10m", "gpt2"), ("gpt2_124m", "gpt2"), ("llama_100m", "llama"), ("bert_base", "bert"),
-                 ("vit_small", "vit"))}}
+                (("gpt2_10m", "gpt2"), ("gpt2_124m", "gpt2"), ("gpt_256", "gpt2"), ("llama_100m", "llama"),
+                 ("bert_base", "bert"), ("vit_small", "vit"))}}
 
 
 class Caught(Exception):
@@ -41,17 +43,34 @@ def forget_peak():
     Path("/proc/self/clear_refs").write_text("5")
 
 
+def gpt_256(exporters, folder):
+    """Exports a GPT of 4 layers, 256 features, 4 heads and 256 words, for up to 8192 tokens."""
+    model = exporters.gpt2(layers=4, width=256, heads=4, vocab=256, ctx=8192)
+    exporters.bench_file(model, exporters.ids_of(128, 256), exporters.IDS, ["logits"], folder, "gpt_256")
+
+
+OWN = {"gpt_256": gpt_256}  # models that export_models.py does not have
+
+
+def export(exporters, name, folder):
+    """Writes FOLDER/NAME/model.onnx."""
+    if name in OWN:
+        OWN[name](exporters, folder)
+    else:
+        exporters.BENCH[name](folder)
+
+
 def model_of(exporters, name):
-    """The very model that export_models.py writes, weights and mode included."""
+    """The very model that export() writes, weights and mode included."""
     def exporter(*_, **__):
-        def export(model, *_):
+        def catch(model, *_):
             raise Caught(model)
-        return export
+        return catch
 
     exporters.dynamo = exporters.torchscript = exporter
     with tempfile.TemporaryDirectory() as folder:
         try:
-            exporters.BENCH[name](folder)
+            export(exporters, name, folder)
         except Caught as caught:
             return caught.args[0]
     raise LookupError(f"{name}: export_models.py exported nothing")
@@ -103,10 +122,8 @@ def train(model, loss_function, after_first, folder, rows, steps, narrow):
     return began, times, losses, max(peak, steady), steady
 
 
-def main(reference, name, mode, folder, rows, steps, threads, precision):
-    """See the head of this file."""
-    sys.path.insert(0, reference)
-    exporters = importlib.import_module("export_models")
+def measure(exporters, name, mode, folder, rows, steps, threads, precision):
+    """Prints what the head of this file says."""
     if name in LIBRARIES:
         importlib.import_module(LIBRARIES[name])
     torch.set_num_threads(int(threads))
@@ -118,7 +135,18 @@ def main(reference, name, mode, folder, rows, steps, threads, precision):
     began, times, losses, peak, steady = train(model, loss_function, after_first, Path(folder), int(rows),
                                                int(steps), precision == "bf16")
     print(json.dumps({"began": began, "step_ms": times, "loss": losses,
-                      "peak_bytes": max(0, peak - imported), "steady_bytes": max(0, steady - imported)}))
+                      "peak_bytes": max(0, peak - imported), "steady_bytes": max(0, steady - imported),
+                      "parameters": sum(p.numel() for p in model.parameters())}))
+
+
+def main(reference, name, mode, folder, *numbers):
+    """See the head of this file."""
+    sys.path.insert(0, reference)
+    exporters = importlib.import_module("export_models")
+    if mode == "export":
+        export(exporters, name, folder)
+    else:
+        measure(exporters, name, mode, folder, *numbers)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ Two files of each exist. The one that export_models.py writes has weights, and P
 takes it. The one in bench/graphs is the same graph without weights, which `--init=random` makes: no PyTorch is needed.
 """
 import lzma
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +50,23 @@ MODELS = {
     "resnet18": image_classifier(8, "image"),
     "resnet50": image_classifier(8, "image"),
 }
+
+# A GPT of 4 layers and 256 features for up to 8192 tokens; export_models.py does not have it, torch_worker.py exports it.
+LONG = {"gpt_256": language_model(1, 512, 256)}
+
+
+def sized(text):
+    """(name, model) of MODEL or MODEL:ROWSxTOKENS, such as gpt2_124m:1x1024. KeyError: no such model; ValueError: its
+    size cannot be read or changed."""
+    name, _, size = text.partition(":")
+    model = {**MODELS, **LONG}[name]
+    if not size:
+        return name, model
+    rows, tokens = map(int, size.split("x"))
+    if not model.vocabulary or min(rows, tokens) < 1:
+        raise ValueError(size)
+    return name, replace(model, rows=rows, shape=(tokens,), labels=(tokens,) if model.labels else (),
+                         options=(f"--dim=batch={rows}", f"--dim=seq={tokens}"))
 
 
 def write_data(model, folder):

@@ -1,4 +1,5 @@
-"""write.py ONNX...: bench/graphs/NAME.onnx.xz from what export_models.py --bench wrote to .../NAME/model.onnx.
+"""write.py ONNX...: bench/graphs/NAME.onnx.xz from what export_models.py --bench (or torch_worker.py ... export) wrote to
+.../NAME/model.onnx.
 
 A graph is the exported file without its weights, which `gradc --init=random` does not need, and without the
 exporter's stack traces: 500 MB become 17 KB, so that the bench models can be compiled and trained without PyTorch.
