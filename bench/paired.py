@@ -2,7 +2,8 @@
 
     .venv/bin/python bench/paired.py OLD_GRADC NEW_GRADC [--models gpt2_mini,resnet50] [--rounds 2]
 
-The models are the reference models and the bench models, in f32. bench/README.md says what the columns are.
+The models are the reference models and the bench models, in f32; a token model takes another size as
+gpt2_124m:1x1024, rows and tokens. bench/README.md says what the columns are.
 """
 import argparse
 import json
@@ -44,13 +45,13 @@ class Case:
     train: list
 
 
-def bench_case(name, folder):
+def bench_case(text, folder):
     """A bench model, with random weights."""
-    model = workloads.MODELS[name]
+    name, model = workloads.sized(text)
     workloads.write_graph(name, folder / "model.onnx")
     workloads.write_data(model, folder)
     options = ["--init=random", "--loss=cross_entropy", "--optimizer=adamw", *model.options]
-    return Case(name, folder / "model.onnx", options, executable.training(model, "", folder, 1, 1)[1:5])
+    return Case(text, folder / "model.onnx", options, executable.training(model, "", folder, 1, 1)[1:5])
 
 
 def reference_case(name, folder):
@@ -68,7 +69,7 @@ def reference_case(name, folder):
 def case(name, folder):
     """The model of this name."""
     folder.mkdir()
-    return bench_case(name, folder) if name in workloads.MODELS else reference_case(name, folder)
+    return reference_case(name, folder) if name in unpack.names() else bench_case(name, folder)
 
 
 def compile_seconds(gradc, model, exe):
@@ -183,7 +184,7 @@ def summary(results):
 
 def options(arguments):
     """The command line."""
-    known = [*unpack.names(), *workloads.MODELS]
+    known = [*unpack.names(), *workloads.MODELS, *workloads.LONG]
     p = argparse.ArgumentParser(prog="bench/paired.py", description=__doc__.splitlines()[0],
                                 formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     p.add_argument("old", type=Path, metavar="OLD_GRADC")
@@ -198,9 +199,11 @@ def options(arguments):
     p.add_argument("--threads", type=int, help="of each process (default: this one's share of all cores)")
     o = p.parse_args(arguments)
     o.threads = o.threads or max(1, len(os.sched_getaffinity(0)) // o.ranks)
-    for name in o.models:
-        if name not in known:
-            p.error(f"{name!r} is none of {', '.join(known)}")
+    for name in set(o.models) - set(known):
+        try:
+            workloads.sized(name)
+        except (KeyError, ValueError):
+            p.error(f"{name!r} is none of {', '.join(known)}, nor a token model of these with a size, as gpt2_124m:1x1024")
     o.old, o.new = o.old.absolute(), o.new.absolute()
     return o
 

@@ -11,7 +11,7 @@ import paired  # noqa: E402
 import unpack  # noqa: E402
 
 
-@pytest.mark.parametrize("name", unpack.names() + ["bert_base"])
+@pytest.mark.parametrize("name", unpack.names() + ["bert_base", "gpt_256:1x64"])
 def test_a_case_has_its_files(tmp_path, name):
     case = paired.case(name, tmp_path / "case")
     files = [word.split("=", 1)[1] for word in case.train if word != "--data"]
