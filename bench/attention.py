@@ -189,19 +189,19 @@ def kernel_warning(row):
 
 def head(o):
     """The columns' names."""
-    return (f"{'tokens':>6} {'form':<7}" + "".join(f"{c + ' ms':>12}" for c in o.contenders)
-            + "".join(f"{c + ' GF/s':>14}" for c in o.contenders if c != "again") + f"  {"of gradc's, by round":<{9 * o.rounds + 12}}"
-            + ("".join(f"{c + ' MB':>12}" for c in o.contenders if c != "again") if o.peak else ""))
+    once = [c for c in o.contenders if c != "again"]
+    return (f"{'tokens':>6} {'form':<7}" + "".join(f"{c + ' ms':>12}" for c in o.contenders) + "".join(f"{c + ' GF/s':>14}" for c in once)
+            + ("".join(f"{c + ' MB':>12}" for c in once) if o.peak else "") + "  times gradc's, by round")
 
 
 def line(row, o):
     """A row of the table."""
     found = row["contenders"]
-    once = [c for c in o.contenders if c != "again"]
-    ratios = "  ".join(f"{c} " + " ".join(f"{r:.2f}" for r in values) for c, values in row["ratios"].items())
+    once = [found[c] for c in o.contenders if c != "again"]
     return (f"{row['tokens']:>6} {row['form']:<7}" + "".join(f"{found[c]['attention_ms']:>12.3f}" for c in o.contenders)
-            + "".join(f"{summary.unit(found[c]['gflops'], 1, '{:.0f}'):>14}" for c in once) + f"  {ratios:<{9 * o.rounds + 12}}"
-            + ("".join(f"{found[c]['attention_bytes'] / 1e6:>12.1f}" for c in once) if o.peak else "")).rstrip()
+            + "".join(f"{summary.unit(f['gflops'], 1, '{:.0f}'):>14}" for f in once)
+            + ("".join(f"{f['attention_bytes'] / 1e6:>12.1f}" for f in once) if o.peak else "")
+            + "".join(f"  {c} " + " ".join(f"{r:.2f}" for r in values) for c, values in row["ratios"].items()))
 
 
 def options(arguments):
