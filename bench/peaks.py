@@ -105,7 +105,7 @@ def options(arguments):
 
 
 def write(rows, watch, o):
-    """The result's file."""
+    """The result's file, after each case."""
     machine = facts.machine()
     machine["versions"].update(compare.packages())
     settings = {"precision": "f32", "optimizer": "adamw", "threads": o.threads, "steps": STEPS, "warmup": WARMUP, "compile_options": o.compile_option}
@@ -128,7 +128,7 @@ def main(arguments):
                 failed = 1
                 continue
         print(line(rows[-1], o), flush=True)
-    write(rows, watch, o)
+        write(rows, watch, o)
     return failed
 
 
