@@ -94,8 +94,8 @@ is_closed(const Function *f, const Attention *a)
 	const bool *from_nothing = score_computable(arena, f, 0, NULL);
 	bool ok = score_product_computable(from_nothing, &a->scores) &&
 	          from_nothing[a->output.matrix.value->id] &&
-	          (!a->range.select || (from_nothing[a->range.begin->id] &&
-	                                from_nothing[a->range.end->id])) &&
+	          (!a->range.select ||
+	           (from_nothing[a->range.begin->id] && from_nothing[a->range.end->id])) &&
 	          score_computable(arena, f, 1, &scores)[a->logits->id] &&
 	          score_computable(arena, f, 1, &p)[a->output.tile->id];
 
