@@ -2,6 +2,8 @@
  * module at any stage, run passes on a module in text, and list ops and passes. */
 #include "tools/tools.h"
 
+#include "ir/groups/groups.h"
+
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -420,8 +422,10 @@ wants_onnx(const Options *o)
 static bool
 write_onnx(const Session *s)
 {
-	const Function *f = module_first(s->m, ROLE_ACCUMULATE);
+	Function *f = module_first(s->m, ROLE_ACCUMULATE);
 	size_t size = 0;
+
+	groups_open(f); /* ONNX has no groups */
 	const uint8_t *bytes = module_encode_onnx(s->m, f, s->arena, s->diag, &size);
 
 	if (bytes && s->o->output)

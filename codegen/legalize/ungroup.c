@@ -47,26 +47,9 @@ drop_unreached(Pass *p, Module *m)
 			function_remove(m->functions.at[i]);
 }
 
-/* The function whose nodes take the place of a call of `group`. */
-static Function *
-opened(Module *m, Function *group, IntMap *without_hints)
-{
-	uint64_t found;
-
-	if (!group->group->drop_hints)
-		return group;
-	if (intmap_get(without_hints, (uint64_t)(uintptr_t)group, &found))
-		return (Function *)(uintptr_t)found;
-	const char *name = arena_printf(m->arena, "%s.open", group->name);
-	Function *f = function_clone(group, module_fresh_name(m, name));
-	group->group->drop_hints(f);
-	intmap_put(without_hints, (uint64_t)(uintptr_t)group, (uint64_t)(uintptr_t)f);
-	return f;
-}
-
 /* A call that stays needs no gradient any more: autograd has run. */
 static void
-open_or_keep(const Target *target, Node *call, IntMap *without_hints)
+open_or_keep(const Target *target, Node *call, IntMap *opened)
 {
 	CallAttr *a = call->attr;
 
@@ -74,14 +57,13 @@ open_or_keep(const Target *target, Node *call, IntMap *without_hints)
 		a->gradient = NULL;
 		return;
 	}
-	a->callee = opened(call->function->module, a->callee, without_hints);
-	call_inline(call);
+	group_open(call, opened);
 }
 
 static bool
 run_ungroup(Pass *p, Module *m)
 {
-	IntMap *without_hints = intmap_new(p->scratch);
+	IntMap *opened = intmap_new(p->scratch);
 
 	for_each_function(m, f) {
 		const Target *target = pass_target(p, f);
@@ -92,7 +74,7 @@ run_ungroup(Pass *p, Module *m)
 		for_each_node(f, n) {
 			if (!called_group(n))
 				continue;
-			open_or_keep(target, n, without_hints);
+			open_or_keep(target, n, opened);
 			p->changed = true;
 		}
 	}

@@ -207,6 +207,8 @@ is_finite(Builder *b, const Attention *a, Value *x, const Labels *labels)
 			axes.at[axes.n++] = i;
 		else
 			left.at[left.n++] = labels->at[i];
+	if (dtype_info[x->type->dtype].bits < 32)
+		x = b_cast(b, x, F32); /* sums and maxima are computed in f32 */
 	Value *most = b_reduce(b, REDUCE_MAX, b_unary(b, OP_abs, x), axes);
 	return as_rows(b, a, b_with(b, OP_lt, most, INFINITY), &left);
 }

@@ -48,6 +48,45 @@ node_fuse_class(const Node *n)
 	return called_group(n) ? FUSE_OPAQUE : op_row(n)->fuse;
 }
 
+/* The function whose nodes take the place of a call of `body`. */
+static Function *
+without_hints(Function *body, IntMap *opened)
+{
+	Module *m = body->module;
+	uint64_t found;
+
+	if (!body->group->drop_hints)
+		return body;
+	if (intmap_get(opened, (uint64_t)(uintptr_t)body, &found))
+		return (Function *)(uintptr_t)found;
+	const char *name = arena_printf(m->arena, "%s.open", body->name);
+	Function *f = function_clone(body, module_fresh_name(m, name));
+	body->group->drop_hints(f);
+	intmap_put(opened, (uint64_t)(uintptr_t)body, (uint64_t)(uintptr_t)f);
+	return f;
+}
+
+void
+group_open(Node *call, IntMap *opened)
+{
+	CallAttr *a = call->attr;
+
+	a->callee = without_hints(a->callee, opened);
+	call_inline(call);
+}
+
+void
+groups_open(Function *f)
+{
+	Arena *scratch = arena_new();
+	IntMap *opened = intmap_new(scratch);
+
+	for_each_node(f, n)
+		if (called_group(n))
+			group_open(n, opened);
+	arena_free(scratch);
+}
+
 Function *
 group_begin(Module *m, const GroupRow *row)
 {

@@ -44,6 +44,11 @@ const GroupRow *group_find(const char *name); /* NULL: no such group */
 bool group_table_check(Diag *diag);
 /* The group that n computes; NULL: n is no call of a group. */
 const GroupRow *called_group(const Node *n);
+/* Puts the nodes of a group in place of its call, without hints. opened: the bodies without hints
+ * that earlier calls of this function made, by body. */
+void group_open(Node *call, IntMap *opened);
+/* group_open for all groups that f calls */
+void groups_open(Function *f);
 /* Column `fuse` of n's op; but a call of a group has a kernel of its own. */
 FuseClass node_fuse_class(const Node *n);
 

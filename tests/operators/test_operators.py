@@ -99,6 +99,6 @@ def test_differences(run, tmp_path, family, key):
     # long names are cut, and keep their ends
     cut = {tuple(row[0].split("…")) for row in rows}
     assert len(rows) == len(wanted) == sum(any(name.startswith(c[0]) and name.endswith(c[-1]) for c in cut) for name in wanted)
-    # The total is a sum of some hundred: its differences have an error of 1e-10 by rounding alone.
-    off = [name for name, error, gradient, slope in rows if not float(error) <= 1e-6 and not abs(float(gradient) - float(slope)) <= 1e-9]
+    # The total is a sum of some hundred: its differences have an error of up to 1e-9 by rounding alone.
+    off = [name for name, error, gradient, slope in rows if not float(error) <= 1e-6 and not abs(float(gradient) - float(slope)) <= 2e-9]
     assert not off, said
