@@ -1,0 +1,58 @@
+"""Attention of several blocks of queries and keys, whose sizes no block divides: with groups and without, in f64."""
+import json
+
+import numpy as np
+import onnx
+import pytest
+import tolerances
+from onnx import TensorProto, helper, numpy_helper
+
+HEADS, WIDTH, VALUES = 2, 13, 11
+SIZES = [(67, 67), (130, 197), (197, 64), (3, 301)]
+MASKS = ["none", "causal", "window", "bias"]
+
+
+def write(path, queries, keys, mask):
+    rng = np.random.default_rng(queries + keys)
+    tensors = {"q": rng.standard_normal((2, HEADS, queries, WIDTH)), "k": rng.standard_normal((2, HEADS, keys, WIDTH)),
+               "v": rng.standard_normal((2, HEADS, keys, VALUES))}
+    nodes = [("Transpose", ["k"], "kt", {"perm": [0, 1, 3, 2]}), ("MatMul", ["q", "kt"], "s", {}), ("Mul", ["s", "scale"], "scaled", {})]
+    logits = "scaled"
+    if mask == "bias":
+        tensors["bias"] = rng.standard_normal((HEADS, queries, keys))
+        nodes.append(("Add", [logits, "bias"], "logits", {}))
+        logits = "logits"
+    elif mask != "none":
+        i, j = np.arange(queries)[:, None] * keys // queries, np.arange(keys)[None]  # every query sees a key
+        seen = (j <= i) & (j > i - 40 if mask == "window" else True)
+        tensors["seen"] = seen
+        nodes.append(("Where", ["seen", logits, "hidden"], "logits", {}))
+        logits = "logits"
+    nodes += [("Softmax", [logits], "p", {"axis": -1}), ("MatMul", ["p", "v"], "o", {}), ("Mul", ["o", "x"], "y", {})]
+    tensors = {name: np.asarray(t, bool if name == "seen" else np.float32) for name, t in tensors.items()}
+    tensors |= {"scale": np.float32(WIDTH ** -0.5), "hidden": np.float32(-np.inf)}
+    used = {name for _, inputs, _, _ in nodes for name in inputs}
+    graph = helper.make_graph([helper.make_node(op, i, [o], **a) for op, i, o, a in nodes], "g",
+                              [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, 1, 1])],
+                              [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, HEADS, queries, VALUES])],
+                              [numpy_helper.from_array(np.asarray(t), n) for n, t in tensors.items() if n in used])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("queries, keys", SIZES)
+def test_gradients_of_several_blocks(run, tmp_path, queries, keys, mask):
+    write(tmp_path / "model.onnx", queries, keys, mask)
+    np.save(tmp_path / "x.npy", np.ones((1, 1, 1, 1), np.float32))
+    np.save(tmp_path / "labels.npy", np.random.default_rng(1).standard_normal((2, HEADS, queries, VALUES)).astype(np.float32))
+    found = []
+    for folder, options in (("with", []), ("without", ["--disable=recognize"])):
+        run("grad", "model.onnx", "--loss=mse", "--input=x=x.npy", "--input=labels=labels.npy", "--precision=f64", "--engine=compiled",
+            f"--output-dir={folder}", *options)
+        files = json.loads((tmp_path / folder / "names.json").read_text())
+        found.append({name: np.load(tmp_path / folder / entry["file"]) for name, entry in files.items()})
+    names = {"q", "k", "v"} | ({"bias"} if mask == "bias" else set())
+    assert names <= set(found[0]) == set(found[1])
+    for name in found[0]:
+        a, b = found[0][name].astype(float), found[1][name].astype(float)
+        assert np.abs(a - b).max() <= tolerances.limit("groups f64") * max(np.abs(b).max(), 1e-3), name
