@@ -205,7 +205,6 @@ rescale(Block *b)
 	lb_store(lb, b->shift, i, shift);
 	lb_store(lb, b->scale, i, scale);
 	lb_store(lb, b->sum, i, lb_binary(lb, LOOP_mul, lb_load(lb, b->sum, i), scale));
-	lb_store(lb, b->tile_most, i, lb_number(lb, b->t.type, -INFINITY));
 	lb_end(lb);
 }
 
