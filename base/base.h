@@ -307,6 +307,7 @@ const char *count_text(char to[32], double n);
 /* ---- sizes.c */
 /* Checked arithmetic on sizes: false on overflow. */
 bool size_mul(int64_t a, int64_t b, int64_t *out);
+int64_t greatest_common_divisor(int64_t a, int64_t b); /* of numbers from 0 on; gcd(a, 0) = a */
 /* n / by, rounded up, for n >= 0. */
 static inline int64_t
 ceil_div(int64_t n, int64_t by)

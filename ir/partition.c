@@ -99,31 +99,31 @@ factor_divides(const Factor *f, int64_t parts)
 }
 
 static Type
-piece_type(Module *m, Type t, int axis, int64_t parts)
+piece_type(Module *m, Type t, int axis, const Factor *f, int64_t size)
 {
 	Ints dims = ints_of_type(t);
 
-	dims.at[axis] /= parts;
+	dims.at[axis] = dims.at[axis] / f->size * size;
 	return type_new(m, t->dtype, dims.n, dims.at);
 }
 
 Cut
-node_cut(Module *m, Arena *arena, const Node *n, const Factor *f, int64_t parts)
+node_cut(Module *m, Arena *arena, const Node *n, const Factor *f, int64_t size)
 {
 	const OpRow *row = op_row(n);
 	Type *operand = NEW_ARRAY(arena, Type, n->n_operands + 1);
 	Type *result = NEW_ARRAY(arena, Type, n->n_results + 1);
-	Cut cut = {.node = n, .factor = f, .parts = parts, .operand = operand, .result = result};
+	Cut cut = {.node = n, .factor = f, .size = size, .operand = operand, .result = result};
 
 	for (int i = 0; i < n->n_operands; i++) {
 		operand[i] = node_operand(n, i) ? node_operand(n, i)->type : NULL;
 		if (operand[i] && f->operand[i].kind == SHARE_CUT)
-			operand[i] = piece_type(m, operand[i], f->operand[i].axis, parts);
+			operand[i] = piece_type(m, operand[i], f->operand[i].axis, f, size);
 	}
 	for (int i = 0; i < n->n_results; i++) {
 		result[i] = node_result(n, i)->type;
 		if (f->result[i].kind == SHARE_CUT || f->result[i].kind == SHARE_SHIFTED)
-			result[i] = piece_type(m, result[i], f->result[i].axis, parts);
+			result[i] = piece_type(m, result[i], f->result[i].axis, f, size);
 	}
 	cut.attr = arena_alloc(arena, row->attr_size + 1);
 	if (row->attr_size)

@@ -1,5 +1,5 @@
 /* The pass `ungroup`: puts the nodes of a group in place of its call, if no strategy of the program's
- * target computes the group in one kernel. Then drops the functions that no program reaches: bodies
+ * target computes the group; or the nodes that a strategy makes of it, such as a loop over chunks. Then drops the functions that no program reaches: bodies
  * of opened groups, and gradients of groups, which have become part of the backward pass. Changes no
  * number. Takes linear time in the number of nodes. */
 #include "codegen/codegen.h"
@@ -52,23 +52,53 @@ static void
 open_or_keep(const Target *target, Node *call, IntMap *opened)
 {
 	CallAttr *a = call->attr;
+	const GroupStrategy *s = group_strategy(target, a->callee);
 
-	if (group_strategy(target, a->callee)) {
+	if (!s)
+		group_open(call, opened);
+	else if (s->expand)
+		s->expand(target, call);
+	else
 		a->gradient = NULL;
-		return;
-	}
-	group_open(call, opened);
+}
+
+typedef struct {
+	TargetOptions target; /* first: pass_target reads it */
+	int64_t loss_rows;
+} UngroupOptions;
+static const PassOption ungroup_options[] = {
+	{"target", "the target that runs the loops, whatever the program says: a row of codegen/target/",
+         OPTION_STRING, offsetof(UngroupOptions, target.target)},
+	{"loss_rows", "rows of a chunk of the loss, however few logits there are; 0: as the target's table says", OPTION_INT,
+         offsetof(UngroupOptions, loss_rows), 0, 1ll << 31},
+	{0},
+};
+
+/* The target's table with the numbers that the options give. */
+static Tuning
+tuning_with(const Target *t, const UngroupOptions *o)
+{
+	Tuning tuning = *t->tuning;
+
+	if (o->loss_rows)
+		tuning.loss = (LossChunks){.rows = o->loss_rows, .least_bytes = 1};
+	return tuning;
 }
 
 static bool
 run_ungroup(Pass *p, Module *m)
 {
 	IntMap *opened = intmap_new(p->scratch);
+	int n_functions = m->functions.n;
 
-	for_each_function(m, f) {
-		const Target *target = pass_target(p, f);
-		if (!target)
+	for (int i = 0; i < n_functions; i++) {
+		Function *f = m->functions.at[i];
+		const Target *found = pass_target(p, f);
+		if (!found)
 			return false;
+		Tuning tuning = tuning_with(found, p->options);
+		Target own = *found, *target = &own;
+		own.tuning = &tuning;
 		if (f->kind != FUNCTION_PLAIN)
 			continue;
 		for_each_node(f, n) {
@@ -87,7 +117,6 @@ const PassRow pass_ungroup = {.name = "ungroup",
                               .needed = true,
                               .takes = STAGE_TRAIN,
                               .leaves = STAGE_ANY,
-                              .options = target_options,
-                              .options_size = sizeof(TargetOptions),
-                              .defaults = &target_defaults,
+                              .options = ungroup_options,
+                              .options_size = sizeof(UngroupOptions),
                               .run = run_ungroup};

@@ -138,7 +138,7 @@ check_group_strategy(const GroupStrategy *st, Diag *diag)
 
 	row_needs(&c, "kinds", st->kinds != 0);
 	row_needs(&c, "doc", st->doc != NULL);
-	row_needs(&c, "emit", st->emit != NULL);
+	row_needs(&c, "emit or expand", !st->emit != !st->expand);
 	return c.sound;
 }
 

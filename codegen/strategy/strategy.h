@@ -49,8 +49,8 @@ struct Strategy {
 	bool (*sums_in_memory)(const Node *n);
 };
 
-/* The code that emits the kernel of a group (ir/groups/groups.h): one kernel, which computes all
- * results of the group. group_strategy_list.def lists all of them; they are in codegen/groups/. */
+/* How the results of a group (ir/groups/groups.h) are computed: by one kernel, or by nodes that take the place of the
+ * group's call. group_strategy_list.def lists all of them; they are in codegen/groups/. */
 typedef struct {
 	const GroupRow *group;
 	unsigned kinds; /* bits of the kinds of targets */
@@ -58,8 +58,10 @@ typedef struct {
 	/* Does the strategy compute a group with this body? The body may begin with views of its
 	 * operands. NULL: it computes every body of its group. */
 	bool (*takes)(const Target *t, const Function *body);
-	/* Emits the whole body of the kernel, from the nodes of lw->f. */
+	/* Emits the whole body of the kernel, from the nodes of lw->f. NULL: the group is no kernel. */
 	void (*emit)(Lower *lw);
+	/* Puts nodes in place of the call, such as a loop. NULL: `emit` makes a kernel. */
+	void (*expand)(const Target *t, Node *call);
 } GroupStrategy;
 /* ---- strategies.c: the first strategy that takes the group; NULL: its nodes become kernels of
  * their own. */

@@ -166,6 +166,9 @@ const Tuning cpu_tuning = {
 	.attention.least_keys = 1,
 	.attention.most_width = 256,
 
+	.loss.rows = 256,
+	.loss.least_bytes = 8 << 20,
+
 	/* A call takes some microseconds. With 2^14, 2^17, 2^20, 2^23 mlp_digits takes 0.049, 0.047, 0.051,
 	 * 0.051, gpt2_mini 11.2, 11.0, 11.2, 10.9, vit_mini 6.5, 6.5, 6.4, 7.3 (oneDNN 2.6). */
 	.library.least_flops = 1 << 20,

@@ -83,6 +83,10 @@ const Tuning team_tuning = {
 	.attention.least_keys = 1,
 	.attention.most_width = 256,
 
+	/* Unused here: no strategy for teams cuts the loss. The numbers are those of cpu_tuning. */
+	.loss.rows = 256,
+	.loss.least_bytes = 8 << 20,
+
 	.library.least_flops = 1 << 20,
 	.library.least_size = 8,
 	.library.least_reads = 16,

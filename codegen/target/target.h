@@ -178,6 +178,12 @@ typedef struct {
 	int64_t least_keys, most_width;
 } AttentionTiles;
 
+/* The last product and its loss in chunks of rows, on CPUs. The bits of sums depend on them. */
+typedef struct {
+	int64_t rows;        /* of a chunk, at most, unless one step along the rows' first axis has more */
+	int64_t least_bytes; /* of the logits of all rows in f32: with fewer, all rows are one chunk */
+} LossChunks;
+
 /* When a library's product or convolution is faster than our loops. */
 typedef struct {
 	int64_t least_flops;
@@ -224,6 +230,7 @@ typedef struct {
 	ScatterTiles scatter;
 	LineTiles lines;
 	AttentionTiles attention;
+	LossChunks loss;
 	LibraryLimits library;
 	RecomputeLimits recompute;
 	/* teams: the target whose costs decide into how many splits k of a product is cut, for

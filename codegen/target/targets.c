@@ -109,6 +109,8 @@ missing_of(const Tuning *t)
 		NUMBER(attention.grad_keys),
 		NUMBER(attention.least_keys),
 		NUMBER(attention.most_width),
+		NUMBER(loss.rows),
+		NUMBER(loss.least_bytes),
 		NUMBER(library.least_flops),
 		NUMBER(library.least_size),
 		NUMBER(library.least_reads),

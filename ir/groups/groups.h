@@ -27,10 +27,13 @@ typedef struct {
 
 struct GroupRow {
 	const char *name, *doc;
-	/* If n is the last node of such a group, puts a call in the place of n and returns true.
+	/* If n ends such a group (or begins it, as the row says), puts a call in its place and returns true.
 	 * Nodes that nobody reads any more are erased later. NULL: only the gradient of another
 	 * group makes groups of this kind. */
 	bool (*recognize)(Recognition *r, Node *n);
+	/* The group has nodes of the forward and of the backward pass, so it is looked for after
+	 * autograd. The body then needs no gradient. */
+	bool spans_backward;
 	/* Rewrites a copy of the body so that it does not read its hints, before the copy takes the
 	 * place of a call. NULL: the body reads none. */
 	void (*drop_hints)(Function *body);

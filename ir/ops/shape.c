@@ -200,12 +200,6 @@ reshape_simplify(Builder *b, Node *n)
 }
 
 static int64_t
-greatest_common_divisor(int64_t a, int64_t b)
-{
-	return b == 0 ? a : greatest_common_divisor(b, a % b);
-}
-
-static int64_t
 elements_before(Type t, int axis)
 {
 	int64_t n = 1;

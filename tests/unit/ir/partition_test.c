@@ -111,7 +111,7 @@ fill_with(Case *c, Type t, double value)
 static int64_t
 first_place(const Split *s, int64_t part)
 {
-	return part * (s->factor->size / s->cut.parts);
+	return part * s->cut.size;
 }
 
 static EvalTensor
@@ -246,7 +246,7 @@ differences(const Split *s, EvalTensor *all)
 static int
 compare_parts(Case *c, const Node *n, const Factor *f, int64_t parts)
 {
-	Split s = {.c = c, .node = n, .factor = f, .cut = node_cut(c->m, c->arena, n, f, parts)};
+	Split s = {.c = c, .node = n, .factor = f, .cut = node_cut(c->m, c->arena, n, f, f->size / parts)};
 	EvalTensor args[8], own[8], all[8];
 	int wrong = 0;
 

@@ -1,0 +1,65 @@
+/* The last product and its loss in chunks of rows: a loop computes the logits of some rows, what the loss makes of
+ * them, and both gradients, so nothing is computed twice. The gradient with respect to the logits takes the
+ * place of the logits. The idea is Liger Kernel's (Hsu et al. 2024, arXiv:2410.10989). */
+#include "codegen/groups/chunks.h"
+#include "codegen/strategy/strategy.h"
+#include "ir/groups/groups.h"
+
+extern const GroupStrategy group_strategy_linear_loss;
+
+/* The product with the largest result: the logits; NULL: the body has no product. */
+static Value *
+logits_of(const Function *body)
+{
+	Value *largest = NULL;
+
+	for_each_node(body, n)
+		if (op_row(n)->precision == PRECISION_LOW && n->n_results == 1 &&
+		    (!largest || node_result(n, 0)->type->n > largest->type->n))
+			largest = node_result(n, 0);
+	return largest;
+}
+
+static bool
+plan(const Target *t, const Function *body, Arena *arena, Chunks *out)
+{
+	const LossChunks *sizes = &t->tuning->loss;
+	Value *logits = logits_of(body);
+
+	return logits && body->states.n == 0 &&
+	       logits->type->n * dtype_info[F32].bits / 8 >= sizes->least_bytes &&
+	       chunks_plan(arena, body, logits, sizes->rows, out);
+}
+
+static bool
+linear_loss_takes(const Target *t, const Function *body)
+{
+	Arena *arena = arena_new();
+	Chunks c;
+	bool takes = plan(t, body, arena, &c);
+
+	if (takes)
+		chunks_drop(&c);
+	arena_free(arena);
+	return takes;
+}
+
+static void
+linear_loss_expand(const Target *t, Node *call)
+{
+	Arena *arena = arena_new();
+	Chunks c;
+
+	if (plan(t, called_function(call), arena, &c)) {
+		chunks_expand(&c, call);
+		chunks_drop(&c);
+	}
+	arena_free(arena);
+}
+
+const GroupStrategy group_strategy_linear_loss = {
+	.group = &group_linear_loss,
+	.kinds = ON(CPU),
+	.doc = "a loop over chunks of rows",
+	.takes = linear_loss_takes,
+	.expand = linear_loss_expand};
