@@ -101,6 +101,23 @@ bias_of(const Target *t, const Node *n)
 	return is_read_whole(sum) || has_alone(t, sum) ? vector : NULL;
 }
 
+Value *
+added_to_product(const Node *n, const Node *product)
+{
+	const Value *z = node_result(product, 0);
+
+	if (n->op != OP_add || !value_used_once(z) || dtype_info[z->type->dtype].bits < 32)
+		return NULL;
+	for (int i = 0; i < 2; i++) {
+		Value *other = node_operand(n, 1 - i);
+		FuseClass c = other->node ? node_fuse_class(other->node) : FUSE_OPAQUE;
+		if (node_operand(n, i) == z && other->type == z->type &&
+		    (c == FUSE_OPAQUE || c == FUSE_ELEMENTWISE))
+			return other;
+	}
+	return NULL;
+}
+
 /* ---- products */
 /* The launch of a library call that computes v, a product with at most a bias; NULL: no launch. */
 static Node *

@@ -103,6 +103,40 @@ bias_fits(const StorePlan *p, int gi, const Node *n)
 	return v && !(from && plan_is_copied(p, from));
 }
 
+/* Does the function return n's result in the place of its parameter v? So does the body of a loop with a carried sum. */
+static bool
+replaces(const Value *v, const Node *n)
+{
+	const Function *f = n->function;
+	const Node *ret = function_return(f);
+
+	for (int i = 0; i < f->params.n && i < ret->n_operands; i++)
+		if (f->params.at[i] == v && node_operand(ret, i) == node_result(n, 0))
+			return true;
+	return false;
+}
+
+/* Is v in memory, and free after n has read it? */
+static bool
+ends_in(const StorePlan *p, Value *v, const Node *n)
+{
+	int gi = v->node ? plan_group_of(p, v) : -1;
+
+	return v->node ? gi >= 0 && p->groups.at[gi].opaque && value_used_once(v) : replaces(v, n);
+}
+
+/* May the opaque node's kernel add its result to a sum that n replaces? */
+static bool
+sum_fits(const StorePlan *p, int gi, const Node *n)
+{
+	const Group *g = &p->groups.at[gi];
+	bool alone = g->opaque && !g->closed && g->members.n == 1;
+	const Strategy *s = alone ? strategy_of(p->target, g->members.at[0]) : NULL;
+	Value *sum = s && s->adds ? added_to_product(n, g->members.at[0]) : NULL;
+
+	return sum && ends_in(p, sum, n);
+}
+
 /* Has the group room for n's code? */
 static bool
 has_room(const Group *g, const Node *n)
@@ -117,7 +151,7 @@ space_in(const StorePlan *p, int gi, const Node *n)
 {
 	const Group *g = &p->groups.at[gi];
 
-	if (bias_fits(p, gi, n))
+	if (bias_fits(p, gi, n) || sum_fits(p, gi, n))
 		return ITER_FULL;
 	if (g->opaque || g->closed || !has_room(g, n) || g->domain.elements[ITER_FULL] == 0)
 		return ITER_NONE;

@@ -1,11 +1,13 @@
-/* Puts a loop over chunks of rows in place of a call. Example: a function with x[512,768] cut along axis 0 into 2
- * chunks, w whole, dx[512,768] cut, and dw combined by a sum:
+/* Puts a loop over chunks of rows in place of a call. Example: a function with x[1024,768] cut along axis 0 into 4
+ * chunks, w whole, dx[1024,768] cut, and dw combined by a sum:
  *
- *	xs = reshape x                                     f32[2,256,768]
- *	dw, dxs = loop {body, bound = 2} zeros, xs, w      the body adds a chunk's dw to the carried one
- *	dx = reshape dxs                                   f32[512,768]
+ *	dw0, dx0 = the nodes of the function, with slice x [0:256], w
+ *	xs = reshape (slice x [256:1024])                    f32[3,256,768]
+ *	dw, dxs = loop {body, bound = 3} dw0, xs, w          the body adds a chunk's dw to the carried one
+ *	dx = concat dx0, reshape dxs                         f32[1024,768]
  *
- * If the chunks do not divide the rows, a smaller chunk follows the loop. */
+ * The first chunk stands before the loop, so no sum begins with zeros. If the chunks do not divide the rows, a
+ * smaller chunk follows the loop. */
 #include "codegen/groups/chunks.h"
 
 #include <math.h>
@@ -267,7 +269,7 @@ loop_body(Expansion *e, const Range *r, const LoopOperands *o)
 	return f;
 }
 
-/* What the first chunk's part of result i is combined with. */
+/* What the loop's first part of result i is combined with. */
 static Value *
 beginning(Expansion *e, int i)
 {
@@ -277,6 +279,38 @@ beginning(Expansion *e, int i)
 	if (e->carried[i])
 		return e->carried[i];
 	return b_splat(&e->b, carried, neutral_of(cut_of_result(last_level(e->c), i)->combine));
+}
+
+/* Adds what a range with one chunk makes of result i: its part, or a piece of its rows. */
+static void
+add_part(Expansion *e, const Range *r, int i, Value *part)
+{
+	if (!is_carried(e->c, i)) {
+		add_rows(e, r, i, b_reshape(&e->b, part, with_count(1, part->type)));
+		return;
+	}
+	Value *v = b_cast(&e->b, part, carried_dtype(part->type->dtype));
+	Combine how = cut_of_result(last_level(e->c), i)->combine;
+	e->carried[i] = e->carried[i] ? combine(&e->b, how, e->carried[i], v) : v;
+}
+
+/* Computes the only chunk of a range without a loop. */
+static void
+add_nodes(Expansion *e, const Range *r)
+{
+	Function *f = e->b.f;
+	Value **map = NEW_ARRAY(e->c->arena, Value *, r->part->next_value_id);
+
+	for (int i = 0; i < e->call->n_operands; i++) {
+		Value *v = node_operand(e->call, i);
+		const Value *p = r->part->params.at[i];
+		if (!is_invariant(e->c, i)) /* a library needs the rows without other rows around them */
+			v = b_unary(&e->b, OP_copy, b_reshape(&e->b, stack_of(e, r, i), ints_of_type(p->type)));
+		map[p->id] = v;
+	}
+	function_clone_body(r->part, f, e->b.before, map);
+	for (int i = 0; i < e->call->n_results; i++)
+		add_part(e, r, i, map[function_result(r->part, i)->id]);
 }
 
 static void
@@ -329,7 +363,10 @@ add_range(Expansion *e, int64_t from, int64_t count, int64_t units)
 
 	for (int k = 0; k < e->c->n - 1; k++)
 		r.chunks *= e->c->levels[k].count;
-	add_loop(e, &r);
+	if (r.chunks == 1)
+		add_nodes(e, &r);
+	else
+		add_loop(e, &r);
 	function_remove(r.part);
 }
 
@@ -337,7 +374,7 @@ void
 chunks_expand(const Chunks *c, Node *call)
 {
 	const ChunkLevel *l = last_level(c);
-	int64_t done = l->count * l->units;
+	int64_t first = c->n == 1, done = l->count * l->units;
 	Expansion e = {.c = c,
 	               .call = call,
 	               .b = {.m = call->function->module,
@@ -348,7 +385,10 @@ chunks_expand(const Chunks *c, Node *call)
 	               .carried = NEW_ARRAY(c->arena, Value *, call->n_results),
 	               .rows = NEW_ARRAY(c->arena, Value *, call->n_results)};
 
-	add_range(&e, 0, l->count, l->units);
+	if (first)
+		add_range(&e, 0, 1, l->units);
+	if (l->count > first)
+		add_range(&e, first * l->units, l->count - first, l->units);
 	if (done < l->cut.units)
 		add_range(&e, done, 1, l->cut.units - done);
 	for (int i = 0; i < call->n_results; i++) {

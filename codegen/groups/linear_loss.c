@@ -7,17 +7,14 @@
 
 extern const GroupStrategy group_strategy_linear_loss;
 
-/* The product with the largest result: the logits; NULL: the body has no product. */
+/* The result of the first product; NULL: the body has no product. */
 static Value *
 logits_of(const Function *body)
 {
-	Value *largest = NULL;
-
 	for_each_node(body, n)
-		if (op_row(n)->precision == PRECISION_LOW && n->n_results == 1 &&
-		    (!largest || node_result(n, 0)->type->n > largest->type->n))
-			largest = node_result(n, 0);
-	return largest;
+		if (op_row(n)->precision == PRECISION_LOW && n->n_results == 1)
+			return node_result(n, 0);
+	return NULL;
 }
 
 static bool

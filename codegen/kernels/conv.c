@@ -416,7 +416,7 @@ conv_library(Lower *lw, const Node *n, LibraryCall *out)
 	library_call_begin(out, (LibraryKind)library_kind_find(op_row(n)->name));
 	if (!library_takes_dtypes(l, n) || s.y_space->rank > MAX_LIBRARY_SPATIAL ||
 	    conv_cost_of(s.w, s.y) < l->least_flops || !dense_operand(lw, s.p, &o[LIBRARY_FIRST]) ||
-	    !dense_operand(lw, s.q, &o[LIBRARY_SECOND]) || !library_put_bias(lw, n, out))
+	    !dense_operand(lw, s.q, &o[LIBRARY_SECOND]) || !library_put_added(lw, n, out))
 		return false;
 	o[LIBRARY_RESULT] = library_result(lw, z->rank);
 	set_dims(&o[LIBRARY_RESULT], z);

@@ -233,7 +233,7 @@ dot_library(Lower *lw, const Node *n, LibraryCall *out)
 	         (int64_t[]){inner.strides[1][0], columns.strides[0][0]});
 	set_axes(&o[LIBRARY_RESULT], &batch, batch.result, rows.size[0], columns.size[0],
 	         (int64_t[]){rows.strides[1][0], columns.strides[1][0]});
-	return library_put_bias(lw, n, out);
+	return library_put_added(lw, n, out);
 }
 
 const Strategy strategy_dot = {.op = OP_dot,
@@ -242,6 +242,7 @@ const Strategy strategy_dot = {.op = OP_dot,
                                BY_PRODUCTS,
                                .products = dot_products,
                                .library = dot_library,
+                               .adds = true,
                                .reads = dot_reads};
 
 const Strategy strategy_dot_team = {.op = OP_dot,

@@ -19,13 +19,20 @@ library_result(Lower *lw, int rank)
 }
 
 bool
-library_put_bias(Lower *lw, const Node *n, LibraryCall *c)
+library_put_added(Lower *lw, const Node *n, LibraryCall *c)
 {
-	const Value *v = lower_stored(lw), *bias;
+	const Value *v = lower_stored(lw), *bias, *sum;
 	Strided s;
 
 	if (v->node == n)
 		return true;
+	sum = added_to_product(v->node, n);
+	if (sum) {
+		c->beta = 1;
+		c->operands[LIBRARY_ADDED] = c->operands[LIBRARY_RESULT];
+		c->operands[LIBRARY_ADDED].buffer = lower_buffer(lw, sum);
+		return true;
+	}
 	bias = bias_of(lw->target, v->node);
 	if (!lower_strided(lw, bias, &s) || s.strides[0] > 1)
 		return false;

@@ -60,8 +60,13 @@ declare_buffers(Lower *lw, const Node *call, Type scratch, bool before)
 	                             : -1;
 	for (int i = 0; i < ret->n_operands && !before; i++) {
 		Value *v = node_operand(ret, i);
+		const Value *sum = lw->node && v->node ? added_to_product(v->node, lw->node) : NULL;
 		snprintf(name, sizeof(name), "y%d", i);
-		st->buffers[v->id] = lb_buffer(lw->lb, name, BUFFER_OUT, v->type);
+		if (sum) /* the kernel adds to the old content of the result */
+			st->buffers[sum->id] = st->buffers[v->id] =
+				lb_buffer_from(lw->lb, name, st->buffers[sum->id]);
+		else
+			st->buffers[v->id] = lb_buffer(lw->lb, name, BUFFER_OUT, v->type);
 	}
 }
 
@@ -295,14 +300,15 @@ is_result(const Function *f, const Value *v)
 	return false;
 }
 
-/* Does the function return exactly the root's results, or the root's result with its bias? */
+/* Does the function return exactly the root's results, or the root's result with its bias or added to a parameter? */
 static bool
-stores_root(const Target *t, const Function *f, const Node *root)
+stores_root(const Target *t, const Strategy *s, const Function *f, const Node *root)
 {
 	const Node *ret = function_return(f);
 	const Node *last = ret->n_operands == 1 ? node_operand(ret, 0)->node : NULL;
 
-	if (last && last != root && bias_of(t, last))
+	if (last && last != root &&
+	    (bias_of(t, last) || (s && s->adds && added_to_product(last, root))))
 		return true;
 	for (int i = 0; i < root->n_results; i++)
 		if (!is_result(f, node_result(root, i)))
@@ -323,7 +329,7 @@ fault_of(const Lowering *l)
 		return NULL;
 	if (!l->strategy && op_row(root)->fuse == FUSE_OPAQUE)
 		return "no strategy computes it in one kernel";
-	return stores_root(l->target, l->f, root)
+	return stores_root(l->target, l->strategy, l->f, root)
 	               ? NULL
 	               : "the node with loops of its own is not what is returned";
 }

@@ -200,10 +200,29 @@ end(ProgramMaker *pm, Instruction *in)
 }
 
 static void
+add_copy(ProgramMaker *pm, const Node *n, Argument to, Argument from)
+{
+	Instruction in = begin(pm, n, COPY, 0);
+
+	if (is_same_place(pm, to, from))
+		return;
+	add_argument(pm, to);
+	add_argument(pm, from);
+	end(pm, &in);
+}
+
+static void
 add_launch(ProgramMaker *pm, const Frame *frame, const Node *n)
 {
 	const Kernel *k = ((LaunchAttr *)n->attr)->kernel;
 	bool zeros = kernel_fills_zero(k);
+
+	for (int i = 0; i < n->n_results; i++) {
+		int from = k->buffers.at[k->n_inputs + i].from;
+		if (from)
+			add_copy(pm, n, place_of(pm, frame, node_result(n, i)),
+			         place_of(pm, frame, node_operand(n, from - 1)));
+	}
 	Instruction in = begin(pm, n,
 	                       zeros      ? FILL_ZERO
 	                       : k->moves ? COPY
@@ -224,18 +243,6 @@ add_launch(ProgramMaker *pm, const Frame *frame, const Node *n)
 	 * the same work */
 	if (when_runs(n->when) & when_runs(WHEN_FIRST))
 		pm->p->flops += k->flops * frame->times;
-	end(pm, &in);
-}
-
-static void
-add_copy(ProgramMaker *pm, const Node *n, Argument to, Argument from)
-{
-	Instruction in = begin(pm, n, COPY, 0);
-
-	if (is_same_place(pm, to, from))
-		return;
-	add_argument(pm, to);
-	add_argument(pm, from);
 	end(pm, &in);
 }
 

@@ -41,6 +41,8 @@ struct Strategy {
 	/* May the kernel also add a bias that follows the node? NULL: yes. False if the library
 	 * call could not add the bias. */
 	bool (*takes_bias)(const Target *t, const Node *n);
+	/* May the kernel also add its result to a sum of the same type that a loop carries? */
+	bool adds;
 	/* How the kernel reads operand i, and along which axes. NULL: READ_ONCE. */
 	Reading (*reads)(const Target *t, const Node *n, int i, Ints *axes);
 	/* Does the kernel add to results that it has already stored? In a float type below f32

@@ -44,6 +44,15 @@ lb_buffer(LoopBuilder *lb, const char *name, BufferKind kind, Type type)
 	return lb->k->buffers.n - 1;
 }
 
+int
+lb_buffer_from(LoopBuilder *lb, const char *name, int input)
+{
+	int i = lb_buffer(lb, name, BUFFER_INOUT, lb->k->buffers.at[input].type);
+
+	lb->k->buffers.at[i].from = 1 + input;
+	return i;
+}
+
 DType
 compute_type(DType storage)
 {

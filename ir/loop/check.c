@@ -528,6 +528,44 @@ check_library(Check *c)
 	c->ok = false;
 }
 
+/* Do the loops or the library call access the buffer? */
+static bool
+is_accessed(const Kernel *k, int buffer)
+{
+	const LibraryCall *call = k->library;
+
+	for (int i = 0; i < k->body.n; i++) {
+		const LoopStatement *s = &k->body.at[i];
+		if (s->buffer == buffer && s->kind != LOOP_STATEMENT_SCALAR)
+			return true;
+		for (int w = 0; w < statement_windows(s); w++)
+			if (s->windows[w].buffer == buffer)
+				return true;
+	}
+	for (int i = 0; call && i < N_LIBRARY_OPERANDS; i++)
+		if (library_has_operand(call, i) && call->operands[i].buffer == buffer)
+			return true;
+	return false;
+}
+
+/* An output that begins as an input has the input's type, and the kernel does not access the input. */
+static void
+check_beginnings(Check *c)
+{
+	const Kernel *k = c->k;
+
+	for (int i = 0; i < k->n_inputs + k->n_outputs; i++) {
+		const LoopBuffer *b = &k->buffers.at[i];
+		if (!b->from)
+			continue;
+		const LoopBuffer *from = &k->buffers.at[b->from - 1];
+		if (b->kind != BUFFER_INOUT || from->kind != BUFFER_IN || from->type != b->type)
+			report(c, "%s cannot begin as %s", b->name, from->name);
+		else if (is_accessed(k, b->from - 1))
+			report(c, "it accesses %s, as which %s begins", from->name, b->name);
+	}
+}
+
 bool
 kernel_verify(const Module *m, const Kernel *k, Diag *diag)
 {
@@ -535,6 +573,7 @@ kernel_verify(const Module *m, const Kernel *k, Diag *diag)
 	Check c = {.m = m, .k = k, .diag = diag, .arena = arena, .ok = true};
 
 	check_library(&c);
+	check_beginnings(&c);
 	c.functions = scalar_functions_new(arena);
 	c.types = NEW_ARRAY(arena, DType, k->n_scalars);
 	c.defined = NEW_ARRAY(arena, bool, k->n_scalars);

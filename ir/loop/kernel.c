@@ -15,8 +15,8 @@ kernel_new(Arena *arena, const char *name, Loc loc)
 	return k;
 }
 
-static int
-n_windows(const LoopStatement *s)
+int
+statement_windows(const LoopStatement *s)
 {
 	return s->kind == LOOP_STATEMENT_MMA ? 2 : s->kind == LOOP_STATEMENT_COPY ? 1 : 0;
 }
@@ -28,7 +28,7 @@ statement_places(const LoopStatement *s, const Affine **out)
 
 	if (s->place)
 		out[n++] = s->place;
-	for (int i = 0; i < n_windows(s); i++)
+	for (int i = 0; i < statement_windows(s); i++)
 		if (s->windows[i].place)
 			out[n++] = s->windows[i].place;
 	return n;
@@ -37,7 +37,7 @@ statement_places(const LoopStatement *s, const Affine **out)
 static bool
 windows_equal(const LoopStatement *a, const LoopStatement *b)
 {
-	for (int i = 0; i < n_windows(a); i++) {
+	for (int i = 0; i < statement_windows(a); i++) {
 		const LoopWindow *x = &a->windows[i], *y = &b->windows[i];
 		if (x->buffer != y->buffer || !affine_equal(x->place, y->place) ||
 		    x->row != y->row || x->column != y->column)
@@ -64,7 +64,7 @@ statement_hash(const LoopStatement *s)
 			h = hash_mix(h, hash_mix((uint64_t)places[p]->terms[i].coefficient,
 			                         (uint64_t)places[p]->terms[i].scalar));
 	}
-	for (int i = 0; i < n_windows(s); i++)
+	for (int i = 0; i < statement_windows(s); i++)
 		h = hash_mix(h, hash_mix((uint64_t)s->windows[i].buffer,
 		                         hash_mix((uint64_t)s->windows[i].row,
 		                                  (uint64_t)s->windows[i].column)));
@@ -147,6 +147,7 @@ kernel_finish(Kernel *k)
 		const LoopBuffer *b = &k->buffers.at[i];
 		h = hash_mix(h, hash_mix((uint64_t)b->kind, (uint64_t)(uintptr_t)b->type));
 		h = hash_mix(h, (uint64_t)b->pad << 1 | b->swizzle);
+		h = hash_mix(h, (uint64_t)b->from);
 	}
 	k->iterations = 1;
 	for (int i = 0; i < k->body.n; i++) {
@@ -203,7 +204,7 @@ kernel_equal(const Kernel *a, const Kernel *b)
 	for (int i = 0; i < a->buffers.n; i++) {
 		const LoopBuffer *x = &a->buffers.at[i], *y = &b->buffers.at[i];
 		if (x->kind != y->kind || x->type != y->type || x->pad != y->pad ||
-		    x->swizzle != y->swizzle)
+		    x->swizzle != y->swizzle || x->from != y->from)
 			return false;
 	}
 	for (int i = 0; i < a->body.n; i++) {
@@ -230,7 +231,7 @@ copy_place(Arena *arena, const Affine *place)
 static const LoopWindow *
 copy_windows(Arena *arena, const LoopStatement *s)
 {
-	int n = n_windows(s);
+	int n = statement_windows(s);
 	LoopWindow *copy = arena_copy(arena, s->windows, sizeof(LoopWindow) * (size_t)n);
 
 	for (int i = 0; i < n; i++)

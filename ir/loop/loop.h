@@ -148,6 +148,9 @@ typedef struct {
 	 * count elements as if there were neither `pad` nor `swizzle`. */
 	int64_t pad;
 	bool swizzle;
+	/* Of an INOUT parameter: 1 + number of the input that the parameter begins as. The kernel itself does not access the
+	 * input: either both lie in one place, or the input is copied before the kernel runs. 0: no input */
+	int from;
 } LoopBuffer;
 static inline bool
 buffer_is_param(const LoopBuffer *b)
@@ -194,6 +197,7 @@ int parallel_depth(const Kernel *k, int at);
  * Returns their number. */
 enum { MAX_PLACES = 3 };
 int statement_places(const LoopStatement *s, const Affine **out);
+int statement_windows(const LoopStatement *s); /* number of windows */
 /* Does the statement open a block? */
 static inline bool
 statement_opens(const LoopStatement *s)
@@ -239,6 +243,8 @@ struct LoopBuilder {
 /* A builder that appends to k. The builder and all parts of k live in `scratch`. */
 LoopBuilder *loop_builder(Kernel *k, Module *m, Arena *scratch);
 int lb_buffer(LoopBuilder *lb, const char *name, BufferKind kind, Type type);
+/* An INOUT parameter that begins as this input. */
+int lb_buffer_from(LoopBuilder *lb, const char *name, int input);
 int lb_local(LoopBuilder *lb, DType dtype, int64_t extent);
 int lb_private(LoopBuilder *lb, DType dtype, int64_t extent);
 /* A local array with `pad` unused elements after each row of its last axis, for memory with banks. */

@@ -429,6 +429,8 @@ read_kernel_params(KernelReader *kr)
 			return false;
 		}
 		b.kind = (BufferKind)kind;
+		if (read_word(r, "from") && !(b.from = 1 + read_buffer(kr)))
+			return false;
 		if (b.kind == BUFFER_IN && kr->k->n_outputs)
 			read_fault(r, "inputs stand before outputs");
 		kr->k->n_inputs += b.kind == BUFFER_IN;

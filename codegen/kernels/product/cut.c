@@ -2,6 +2,7 @@
  * into panels, and k, the axis that is summed over, into splits; each combination is a part. Of
  * all cuts that give enough parts, this file takes the one with the least additional work
  * (packing, reading, adding splits), estimated with the target's table of costs. */
+#include "codegen/fuse/fuse.h"
 #include "codegen/kernels/product/product.h"
 #include "codegen/lower/lower.h"
 
@@ -160,10 +161,12 @@ cost_of(const Search *s, ProductCut *c)
 bool
 product_waits(const Lower *lw, const Product *p, const ProductCut *c)
 {
-	DType stored = lower_stored(lw)->type->dtype;
+	const Value *stored = lower_stored(lw);
 	bool one_block = blocks_along(&c->depth) * repeats(&c->depth) <= 1;
+	bool rounds = dtype_info[stored->type->dtype].bits < dtype_info[p->type].bits;
+	bool adds = stored->node && added_to_product(stored->node, p->node);
 
-	return c->splits == 1 && dtype_info[stored].bits < dtype_info[p->type].bits && !one_block;
+	return c->splits == 1 && (rounds || adds) && !one_block;
 }
 
 int64_t

@@ -50,7 +50,7 @@ typedef struct {
 /* The cut of product i, of n products that one kernel computes. */
 ProductCut product_cut(const Lower *lw, const Product *list, int n, int i);
 /* Between blocks of k, do sums wait in an array? They do if the result's type has fewer bits than
- * the sums; otherwise they wait in the result. */
+ * the sums, and if the result holds a sum to which the kernel adds; otherwise they wait in the result. */
 bool product_waits(const Lower *lw, const Product *p, const ProductCut *c);
 /* Elements of the array of waiting sums. The last chunk also has the rows that do not fill a
  * block. */

@@ -382,6 +382,9 @@ launch_eval(Eval *ev)
 		if (i < k->n_inputs)
 			eval_tensor_to(&ev->operand[i], buffers[i]);
 	}
+	for (int i = k->n_inputs; i < k->n_inputs + k->n_outputs; i++)
+		if (k->buffers.at[i].from)
+			eval_tensor_to(&ev->operand[k->buffers.at[i].from - 1], buffers[i]);
 	kernel_interpret(k, buffers, ev->interp->scalars, 0, k->iterations);
 	for (int i = 0; i < k->n_outputs; i++)
 		ev->result[i] = eval_tensor_from(ev->arena, k->buffers.at[k->n_inputs + i].type,
