@@ -1,6 +1,6 @@
 /* Makes instructions of the nodes of a function, with the place in memory of each argument. The
- * body of a loop or branch stands between LOOP or BRANCH and END. Values of the body lie behind
- * the caller's workspace. But the body's parameters and results lie where the operands and
+ * body of a loop or branch stands between LOOP or BRANCH and END. Values of the body lie in the
+ * caller's workspace. But the body's parameters and results lie where the operands and
  * results of the loop or branch lie. In the example, h is a carried value, and x and y are stacks
  * with a row for each iteration:
  *
@@ -18,7 +18,6 @@ typedef struct Frame {
 	const struct Frame *up; /* the function that contains node `by`; NULL: f is a program */
 	const Node *by;
 	const Function *f;
-	int64_t base;   /* byte at which the function's workspace begins */
 	uint32_t level; /* loops and branches around this function, as counted by Argument.loop */
 	int64_t times;  /* how often the function runs at most */
 } Frame;
@@ -52,11 +51,11 @@ grow(ProgramMaker *pm, Space space, int64_t end)
 }
 
 static uint32_t
-new_slot(ProgramMaker *pm, const Value *v, int64_t base)
+new_slot(ProgramMaker *pm, const Value *v)
 {
 	Slot s = {.space = space_of(pm, v->region),
 	          .dtype = v->type->dtype,
-	          .offset = base + v->offset,
+	          .offset = v->offset,
 	          .bytes = type_bytes(v->type),
 	          .name = program_name(pm->p, value_origin(v))};
 
@@ -74,7 +73,7 @@ uint32_t
 value_slot(ProgramMaker *pm, const Value *v)
 {
 	if (!pm->slots[v->id])
-		pm->slots[v->id] = 1 + new_slot(pm, v, 0);
+		pm->slots[v->id] = 1 + new_slot(pm, v);
 	return pm->slots[v->id] - 1;
 }
 
@@ -132,7 +131,7 @@ place_of(ProgramMaker *pm, const Frame *frame, const Value *v)
 		return place_of_param(pm, frame, v);
 	if (v->region == REGION_RESULT)
 		return place_of_result(pm, frame, (int)v->offset, v->type);
-	return (Argument){.slot = new_slot(pm, v, v->region == REGION_WORKSPACE ? frame->base : 0)};
+	return (Argument){.slot = new_slot(pm, v)};
 }
 
 static bool
@@ -271,7 +270,6 @@ inner_frame(const Frame *up, const Node *by, const Function *f, int64_t times)
 	return (Frame){.up = up,
 	               .by = by,
 	               .f = f,
-	               .base = up->base + function_workspace(up->f),
 	               .level = up->level + 1,
 	               .times = up->times * times};
 }

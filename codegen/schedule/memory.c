@@ -65,8 +65,6 @@ typedef struct {
 	Storage storage;
 	FreeBlocks free, host_free; /* free blocks of the workspace, and of the host's memory */
 	int64_t top, host_top, io;
-	/* most bytes that a loop or branch of this function needs after the workspace */
-	int64_t inner;
 	/* the loop or branch that runs the function; NULL: the function is a program */
 	const Node *by;
 } Plan;
@@ -97,7 +95,7 @@ old_read_later(void *ctx, const Value *old)
 {
 	const Overwrite *o = ctx;
 	const Node *n = o->fresh->node;
-	const Kernel *k = ((LaunchAttr *)n->attr)->kernel;
+	const Kernel *k = launched_kernel(n);
 
 	for_each_use(old, u) {
 		if (!(when_runs(u->user->when) & when_runs(n->when)))
@@ -105,29 +103,119 @@ old_read_later(void *ctx, const Value *old)
 		if (o->plan->position[u->user->id] > o->plan->position[n->id])
 			return true;
 		if (u->user == n &&
-		    (old->state != o->state ||
+		    (old->state != o->state || !k ||
 		     !kernel_may_overwrite(k, use_index(u), k->n_inputs + o->fresh->index)))
 			return true;
 	}
 	return false;
 }
 
+/* An empty tensor takes a byte, so that it has an address of its own. */
+static int64_t
+workspace_bytes(const Value *v)
+{
+	int64_t bytes = aligned(type_bytes(v->type));
+
+	return bytes ? bytes : ALIGNMENT;
+}
+
+static bool
+reads_once(const Node *n, const Value *v)
+{
+	int times = 0;
+
+	for (int i = 0; i < n->n_operands; i++)
+		times += node_operand(n, i) == v;
+	return times == 1;
+}
+
+/* May node n write result r over operand i? A loop may, if operand i is the initial content of
+ * the carried value r. */
+static bool
+may_overwrite(const Node *n, int i, int r)
+{
+	const Kernel *k = n->op == OP_launch ? ((LaunchAttr *)n->attr)->kernel : NULL;
+
+	if (loop_of(n))
+		return i == r && loop_part(n, i) == LOOP_CARRIED;
+	return k && !k->moves && kernel_may_overwrite(k, i, k->n_inputs + r);
+}
+
+/* Is the value, which the first micro-batch stores, added to a copy of the old sum in later ones (running_sums.c)? */
+static bool
+is_added_later(const Value *v, const State *s)
+{
+	for_each_use(v, u) {
+		const Node *n = u->user;
+		for (int i = 0; n->when == WHEN_LATER && i < n->n_results; i++)
+			for_each_use(node_result(n, i), store)
+				if (stored_state(store->user) == s)
+					return true;
+	}
+	return false;
+}
+
+static bool
+is_in_state(const Value *v, const State *s)
+{
+	return v->region == REGION_STATE && v->offset == s->offset;
+}
+
+/* May v be computed in the state's place: does nothing read the old content later, and may v overwrite what its node reads
+ * there? */
+static bool
+fits_in_state(const Plan *p, State *s, Value *v)
+{
+	const Node *n = v->node;
+
+	if (!n || (n->op != OP_launch && !loop_of(n)) || v->region != REGION_NONE)
+		return false;
+	for (int i = 0; i < n->n_operands; i++)
+		if (node_operand(n, i)->node && is_in_state(node_operand(n, i), s) &&
+		    !may_overwrite(n, i, v->index))
+			return false;
+	return !storage_any_value(&p->storage, s, old_read_later, &(Overwrite){p, s, v});
+}
+
+/* The operand in whose place its reader computes v, and which nobody reads later; NULL: there is none, or v overwrites another
+ * operand, which lies in the state's place. */
+static Value *
+beginning_of(const Plan *p, const State *s, const Value *v)
+{
+	const Node *n = v->node;
+
+	for (int i = 0; i < n->n_operands; i++)
+		if (is_in_state(node_operand(n, i), s))
+			return NULL;
+
+	for (int i = 0; i < n->n_operands; i++) {
+		Value *u = node_operand(n, i);
+		if (u->region == REGION_NONE && p->last_use[u->id] == p->position[n->id] &&
+		    workspace_bytes(u) == workspace_bytes(v) && reads_once(n, u) &&
+		    may_overwrite(n, i, v->index))
+			return u;
+	}
+	return NULL;
+}
+
 /* Lets the kernel write the stored value directly to the state's place, if nothing reads the old
  * content later. Otherwise the store will be a copy. A kernel may run in every micro-batch and
  * have two results, one stored in the first micro-batch and one in later ones. Then only the
- * result that later micro-batches store is written directly. */
+ * result that later micro-batches store is written directly. The values that the stored value begins as lie in
+ * the state's place, too. */
 static void
 place_in_state(Plan *p, Node *store)
 {
 	Value *v = node_operand(store, 0);
 	State *s = ((StoreAttr *)store->attr)->state;
 
-	if (!v->node || v->node->op != OP_launch || v->region != REGION_NONE ||
-	    (store->when == WHEN_FIRST && v->node->when != WHEN_FIRST) ||
-	    storage_any_value(&p->storage, s, old_read_later, &(Overwrite){p, s, v}))
+	if (v->node && store->when == WHEN_FIRST && v->node->when != WHEN_FIRST &&
+	    !is_added_later(v, s))
 		return;
-	v->region = REGION_STATE;
-	v->offset = s->offset;
+	for (; v && fits_in_state(p, s, v); v = beginning_of(p, s, v)) {
+		v->region = REGION_STATE;
+		v->offset = s->offset;
+	}
 }
 
 /* ---- functions that loops and branches run */
@@ -210,28 +298,6 @@ place_results(Plan *p)
 	}
 }
 
-int64_t
-function_workspace(const Function *f)
-{
-	int64_t top = 0;
-
-	for (int i = 0; i < f->params.n; i++) {
-		const Value *v = f->params.at[i];
-		int64_t end = v->region == REGION_WORKSPACE
-		                      ? v->offset + aligned(type_bytes(v->type))
-		                      : 0;
-		top = end > top ? end : top;
-	}
-	for_each_node(f, n)
-		for (int i = 0; i < n->n_results; i++) {
-			const Value *v = node_result(n, i);
-			int64_t bytes = aligned(type_bytes(v->type));
-			int64_t end = v->offset + (bytes ? bytes : ALIGNMENT);
-			top = v->region == REGION_WORKSPACE && end > top ? end : top;
-		}
-	return top;
-}
-
 static void
 place_io(Plan *p, Value *v)
 {
@@ -240,13 +306,16 @@ place_io(Plan *p, Value *v)
 	p->io += aligned(type_bytes(v->type));
 }
 
-/* An empty tensor takes a byte, so that it has an address of its own. */
+/* The offset of so many bytes that are free: a free block, or bytes at the top. */
 static int64_t
-workspace_bytes(const Value *v)
+take(FreeBlocks *free, int64_t *top, int64_t bytes)
 {
-	int64_t bytes = aligned(type_bytes(v->type));
+	int64_t offset;
 
-	return bytes ? bytes : ALIGNMENT;
+	if (free_blocks_take(free, bytes, &offset))
+		return offset;
+	*top += bytes;
+	return *top - bytes;
 }
 
 static void
@@ -254,41 +323,16 @@ allocate(Plan *p, Value *v)
 {
 	const Kernel *k = v->node->op == OP_launch ? ((LaunchAttr *)v->node->attr)->kernel : NULL;
 	bool host = k && k->moves == MOVES_TO_HOST;
-	int64_t bytes = workspace_bytes(v), *top = host ? &p->host_top : &p->top;
 
 	v->region = host ? REGION_HOST : REGION_WORKSPACE;
-	if (free_blocks_take(host ? &p->host_free : &p->free, bytes, &v->offset))
-		return;
-	v->offset = *top;
-	*top += bytes;
+	v->offset = take(host ? &p->host_free : &p->free, host ? &p->host_top : &p->top,
+	                 workspace_bytes(v));
 }
 
 static bool
 is_planned(const Value *v)
 {
 	return v->region == REGION_WORKSPACE || v->region == REGION_HOST;
-}
-
-static bool
-reads_once(const Node *n, const Value *v)
-{
-	int times = 0;
-
-	for (int i = 0; i < n->n_operands; i++)
-		times += node_operand(n, i) == v;
-	return times == 1;
-}
-
-/* May node n write result r over operand i? A loop may, if operand i is the initial content of
- * the carried value r. */
-static bool
-may_overwrite(const Node *n, int i, int r)
-{
-	const Kernel *k = n->op == OP_launch ? ((LaunchAttr *)n->attr)->kernel : NULL;
-
-	if (loop_of(n))
-		return i == r && loop_part(n, i) == LOOP_CARRIED;
-	return k && !k->moves && kernel_may_overwrite(k, i, k->n_inputs + r);
 }
 
 /* Lets result v take the place of an operand that is read for the last time. False: no operand fits. */
@@ -316,8 +360,50 @@ release(Plan *p, const Value *v)
 	                workspace_bytes(v));
 }
 
+static int64_t place_function(Pass *pass, Module *m, Function *f, const Node *by);
+
+/* Moves the values of a body, and of the bodies inside, by `bytes` in the workspace. */
 static void
-place_workspace(Plan *p)
+move_body(Function *f, int64_t bytes)
+{
+	for (int i = 0; i < f->params.n; i++)
+		if (f->params.at[i]->region == REGION_WORKSPACE)
+			f->params.at[i]->offset += bytes;
+	for_each_node(f, n) {
+		Function *bodies[2] = {NULL, NULL};
+		for (int i = 0; i < n->n_results; i++)
+			if (node_result(n, i)->region == REGION_WORKSPACE)
+				node_result(n, i)->offset += bytes;
+		if (op_row(n)->fuse == FUSE_CONTROL)
+			node_bodies(n, bodies);
+		for (int i = 0; i < 2 && bodies[i]; i++)
+			move_body(bodies[i], bytes);
+	}
+}
+
+/* The values of the bodies of a loop or branch take a block of the workspace while the node runs. Only one of the bodies
+ * runs at a time, so they share the block. */
+static void
+place_bodies(Pass *pass, Plan *p, const Node *n)
+{
+	Function *bodies[2] = {NULL, NULL};
+	int64_t most = 0;
+
+	node_bodies(n, bodies);
+	for (int i = 0; i < 2 && bodies[i]; i++) {
+		int64_t bytes = place_function(pass, p->m, bodies[i], n);
+		most = bytes > most ? bytes : most;
+	}
+	if (most == 0)
+		return;
+	int64_t offset = take(&p->free, &p->top, most);
+	for (int i = 0; i < 2 && bodies[i]; i++)
+		move_body(bodies[i], offset);
+	free_blocks_put(&p->free, offset, most);
+}
+
+static void
+place_workspace(Pass *pass, Plan *p)
 {
 	for_each_node(p->f, n) {
 		int here = p->position[n->id];
@@ -325,6 +411,8 @@ place_workspace(Plan *p)
 			if (node_result(n, i)->region == REGION_NONE &&
 			    !overwrite(p, n, node_result(n, i)))
 				allocate(p, node_result(n, i));
+		if (op_row(n)->fuse == FUSE_CONTROL)
+			place_bodies(pass, p, n);
 		/* Operands read for the last time make room for later nodes. */
 		for (int i = 0; i < n->n_operands; i++) {
 			Value *v = node_operand(n, i);
@@ -336,26 +424,6 @@ place_workspace(Plan *p)
 		for (int i = 0; i < n->n_results; i++)
 			if (is_planned(node_result(n, i)) && !value_used(node_result(n, i)))
 				release(p, node_result(n, i));
-	}
-}
-
-static int64_t place_function(Pass *pass, Module *m, Function *f, const Node *by);
-
-/* The values of the bodies of loops and branches lie after the workspace of the function that
- * contains the loops and branches. Only one of these bodies runs at a time, so all bodies share
- * these bytes. */
-static void
-place_bodies(Pass *pass, Plan *p)
-{
-	for_each_node(p->f, n) {
-		Function *bodies[2] = {NULL, NULL};
-		if (op_row(n)->fuse != FUSE_CONTROL)
-			continue;
-		node_bodies(n, bodies);
-		for (int i = 0; i < 2 && bodies[i]; i++) {
-			int64_t bytes = place_function(pass, p->m, bodies[i], n);
-			p->inner = bytes > p->inner ? bytes : p->inner;
-		}
 	}
 }
 
@@ -400,14 +468,12 @@ place_function(Pass *pass, Module *m, Function *f, const Node *by)
 	for_each_node(f, n)
 		if (n->op == OP_store)
 			place_in_state(&p, n);
-	place_workspace(&p);
-	place_bodies(pass, &p);
+	place_workspace(pass, &p);
 	if (function_find_param(f, PARAM_HYPERPARAMETER, -1))
 		p.io = aligned(p.io) + aligned(SCALARS_BYTES); /* scalars that kernels read */
-	int64_t bytes = p.top + p.inner;
-	m->workspace_bytes = bytes > m->workspace_bytes ? bytes : m->workspace_bytes;
+	m->workspace_bytes = p.top > m->workspace_bytes ? p.top : m->workspace_bytes;
 	m->io_bytes = p.io > m->io_bytes ? p.io : m->io_bytes;
-	return bytes;
+	return p.top;
 }
 
 /* Reads words such as "ddp+zero3" as bits, in the order of `known`. */

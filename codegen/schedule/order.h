@@ -26,6 +26,11 @@ void shard_states(Module *m, uint32_t offload, Arena *arena);
 /* May result `output` lie in the same place as operand `input`, which has the same size? */
 bool kernel_may_overwrite(const Kernel *k, int input, int output);
 
+/* ---- running_sums.c */
+/* Prepares gradients that loops add up for being computed in their own places. Returns the ids of the nodes that compute
+ * them. */
+IntMap *sums_keep_place(Pass *p, Function *f);
+
 /* ---- storage.c: states that share storage, such as a unit and its members */
 typedef VEC(Value *) StateValues;
 /* The values of a function's states, by the units that hold the states. */

@@ -76,18 +76,18 @@ first_store(const Value *v)
 }
 
 /* Splits a product that the first micro-batch stores and later micro-batches add to into two
- * launches, so the launch of the first micro-batch may write to the state directly. */
+ * launches, so the launch of the first micro-batch may write to the state directly. kept: nodes that write there in
+ * every micro-batch. */
 static bool
-split_first(Node *n)
+split_first(Node *n, const IntMap *kept)
 {
-	const Use *store = n->op == OP_launch && n->when == WHEN_ALWAYS && n->n_results == 1
-	                           ? first_store(node_result(n, 0))
-	                           : NULL;
-	Value **operands;
+	bool splits = n->op == OP_launch && n->when == WHEN_ALWAYS && n->n_results == 1 &&
+	              !intmap_get(kept, n->id, NULL);
+	const Use *store = splits ? first_store(node_result(n, 0)) : NULL;
 
 	if (!store)
 		return false;
-	operands = NEW_ARRAY(n->function->module->arena, Value *, n->n_operands);
+	Value **operands = NEW_ARRAY(n->function->module->arena, Value *, n->n_operands);
 	for (int i = 0; i < n->n_operands; i++)
 		operands[i] = node_operand(n, i);
 	Node *first = node_insert(n->function, n, n->op, n->n_operands, operands, n->attr, 1,
@@ -182,8 +182,9 @@ run_schedule(Pass *p, Module *m)
 {
 	for_each_function(m, f) {
 		p->changed |= drop_unread(f);
+		const IntMap *kept = sums_keep_place(p, f);
 		for_each_node(f, n)
-			p->changed |= split_first(n);
+			p->changed |= split_first(n, kept);
 		Schedule s = {f, NEW_ARRAY(p->scratch, int, f->next_node_id)};
 		number_nodes(&s);
 		hoist(&s);

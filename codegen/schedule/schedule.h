@@ -41,8 +41,5 @@ state_outermost(const State *s)
 int64_t kernel_each(const Kernel *k, int buffer);
 
 /* ---- memory.c */
-/* Bytes of the workspace for f's values. The values of f's loops and branches lie after the
- * workspace and are not counted. */
-int64_t function_workspace(const Function *f);
 
 #endif
