@@ -15,27 +15,40 @@ results_fit(const Function *f, const AxisCut *cut)
 	return true;
 }
 
-/* The first axis of v from `axis` on that can be cut, with its cut; -1: there is no such axis. */
-static int
-next_axis(Arena *arena, const Function *f, Value *v, int axis, AxisCut *cut)
+/* The operands of v's node, a product, that are cut with this axis of v, as bits. */
+static unsigned
+operands_cut(Arena *arena, const Value *v, int axis)
 {
-	for (; axis < v->type->rank; axis++)
-		if (v->type->dims[axis] > 1 && axis_cut(arena, f, v, axis, cut) &&
-		    results_fit(f, cut) && cut->units > 1)
+	Partition p = node_partition(arena, v->node);
+	const Factor *f = partition_of_result(&p, v->index, axis);
+	unsigned cut = 0;
+
+	for (int i = 0; f && i < v->node->n_operands; i++)
+		cut |= f->operand[i].kind == SHARE_CUT ? OPERAND(i) : 0;
+	return cut;
+}
+
+/* The first axis of the product v that can be cut, with its cut; -1: there is no such axis. side: the operands that are
+ * cut with it; 0: any. */
+static int
+first_axis(Arena *arena, const Function *f, Value *v, unsigned side, AxisCut *cut)
+{
+	for (int axis = 0; axis < v->type->rank; axis++)
+		if (v->type->dims[axis] > 1 && (!side || operands_cut(arena, v, axis) == side) &&
+		    axis_cut(arena, f, v, axis, cut) && results_fit(f, cut) && cut->units > 1)
 			return axis;
 	return -1;
 }
 
-/* The number of rows: the product of the sizes of all axes that can be cut. */
+/* The number of rows: the product of the sizes of all axes on this side. */
 static int64_t
-count_rows(Arena *arena, const Function *f, Value *v)
+count_rows(Arena *arena, const Value *v, unsigned side)
 {
-	AxisCut cut;
 	int64_t rows = 1;
 
-	for (int axis = next_axis(arena, f, v, 0, &cut); axis >= 0;
-	     axis = next_axis(arena, f, v, axis + 1, &cut))
-		rows *= v->type->dims[axis];
+	for (int axis = 0; axis < v->type->rank; axis++)
+		if (operands_cut(arena, v, axis) == side)
+			rows *= v->type->dims[axis];
 	return rows;
 }
 
@@ -50,60 +63,98 @@ same_value(const Function *from, const Function *to, const Value *v)
 	return node_result(other, v->index);
 }
 
-/* Results that all levels combine are combined in one way, and other results are cut along no axis only if every level
- * cuts or combines them. */
+/* Are results combined in one way? Does no result have a part for each chunk that is about as large as the product, because one
+ * level cuts it and another combines it? Sums, and largest and smallest floats, have a neutral element. */
 static bool
-levels_fit(const Chunks *c)
+results_combine(const Chunks *c)
 {
 	const Node *ret = function_return(c->levels[0].f);
 
 	for (int i = 0; i < ret->n_operands; i++) {
+		Type t = node_operand(ret, i)->type;
 		Combine how = COMBINE_JOIN;
+		int64_t elements = t->n;
+		bool cut = false;
 		for (int k = 0; k < c->n; k++) {
 			const ChunkLevel *l = &c->levels[k];
 			const ValueCut *of = &l->cut.of[function_result(l->f, i)->id];
+			cut |= of->axis >= 0;
 			if (of->axis >= 0)
 				continue;
 			if (how != COMBINE_JOIN && how != of->combine)
 				return false;
 			how = of->combine;
+			elements *= ceil_div(l->cut.units, l->units);
 		}
+		if ((cut && how != COMBINE_JOIN && elements > c->elements / 2) ||
+		    (how > COMBINE_PROD && !dtype_is_float(t->dtype)))
+			return false;
 	}
 	return true;
+}
+
+/* Is no operand that is cut along one level repeated along another to about as many elements as the product has? */
+static bool
+operands_fit(const Chunks *c)
+{
+	const Function *f = c->levels[0].f;
+
+	for (int i = 0; i < f->params.n; i++) {
+		int64_t elements = f->params.at[i]->type->n;
+		bool cut = false;
+		for (int k = 0; k < c->n; k++) {
+			const ChunkLevel *l = &c->levels[k];
+			bool here = l->cut.of[l->f->params.at[i]->id].known;
+			cut |= here;
+			elements *= here ? 1 : ceil_div(l->cut.units, l->units);
+		}
+		if (cut && elements > f->params.at[i]->type->n && elements > c->elements / 2)
+			return false;
+	}
+	return true;
+}
+
+/* Cuts with at most so many levels; false: there is no more than one chunk. */
+static bool
+cut_levels(Arena *arena, const Function *body, Value *product, int64_t rows, int most, Chunks *c)
+{
+	AxisCut cut;
+	int axis = first_axis(arena, body, product, 0, &cut);
+	unsigned side = axis < 0 ? 0 : operands_cut(arena, product, axis);
+	int64_t left = count_rows(arena, product, side), chunks = 1;
+
+	*c = (Chunks){.arena = arena, .elements = product->type->n};
+	while (axis >= 0) {
+		ChunkLevel *l = &c->levels[c->n++];
+		int64_t each = left / cut.units;
+		bool last = each <= rows || c->n == most;
+		*l = (ChunkLevel){.f = body, .cut = cut, .units = 1};
+		if (each < rows)
+			l->units = ceil_div(cut.units, ceil_div(left, rows));
+		l->count = cut.units / l->units;
+		chunks *= ceil_div(cut.units, l->units);
+		if (last)
+			break;
+		Function *part = function_part(body, &cut, 1);
+		product = same_value(body, part, product);
+		axis = first_axis(arena, part, product, side, &cut);
+		if (axis < 0)
+			function_remove(part);
+		body = part;
+		left = each;
+	}
+	return chunks > 1;
 }
 
 bool
 chunks_plan(Arena *arena, const Function *body, Value *product, int64_t rows, Chunks *out)
 {
-	Chunks c = {.arena = arena};
-	int64_t left = count_rows(arena, body, product), chunks = 1;
-
-	for (const Function *f = body; f && c.n < MAX_CHUNK_LEVELS;) {
-		ChunkLevel *l = &c.levels[c.n];
-		AxisCut more;
-		int axis = next_axis(arena, f, product, 0, &l->cut);
-		if (axis < 0)
-			break;
-		int64_t units = l->cut.units, each = left / units;
-		bool again = each > rows && c.n + 1 < MAX_CHUNK_LEVELS;
-		c.n++;
-		l->f = f;
-		l->units = again ? 1 : ceil_div(units, ceil_div(left, rows < each ? each : rows));
-		l->count = units / l->units;
-		chunks *= ceil_div(units, l->units);
-		if (!again)
-			break;
-		Function *part = function_part(f, &l->cut, 1);
-		product = same_value(f, part, product);
-		left = each;
-		f = next_axis(arena, part, product, 0, &more) < 0 ? NULL : part;
-		if (!f)
-			function_remove(part);
+	for (int most = MAX_CHUNK_LEVELS; most > 0; most--) {
+		bool cut = cut_levels(arena, body, product, rows, most, out);
+		if (cut && results_combine(out) && operands_fit(out))
+			return true;
+		chunks_drop(out);
 	}
-	*out = c;
-	if (chunks > 1 && levels_fit(&c))
-		return true;
-	chunks_drop(&c);
 	return false;
 }
 

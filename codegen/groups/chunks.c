@@ -370,11 +370,22 @@ add_range(Expansion *e, int64_t from, int64_t count, int64_t units)
 	function_remove(r.part);
 }
 
+/* May the first chunk stand before the loop? The loop's operands are then pieces of the call's, which are copied: not if an
+ * operand, such as the targets of a squared error, is about as large as the product. */
+static bool
+begins_apart(const Chunks *c, const Node *call)
+{
+	for (int i = 0; i < call->n_operands; i++)
+		if (!is_invariant(c, i) && node_operand(call, i)->type->n > c->elements / 2)
+			return false;
+	return c->n == 1;
+}
+
 void
 chunks_expand(const Chunks *c, Node *call)
 {
 	const ChunkLevel *l = last_level(c);
-	int64_t first = c->n == 1, done = l->count * l->units;
+	int64_t first = begins_apart(c, call), done = l->count * l->units;
 	Expansion e = {.c = c,
 	               .call = call,
 	               .b = {.m = call->function->module,

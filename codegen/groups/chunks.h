@@ -4,7 +4,7 @@
 
 #include "ir/ir.h"
 
-/* A value has at most two axes of rows: samples, and places within a sample. More axes are not cut. */
+/* Rows mostly have at most two axes: samples, and places within a sample. */
 enum { MAX_CHUNK_LEVELS = 4 };
 /* Chunks are cut along one axis of rows after the other. Along each but the last axis, a part has one unit of the cut. */
 typedef struct {
@@ -14,7 +14,8 @@ typedef struct {
 	int64_t units;
 } ChunkLevel;
 typedef struct {
-	Arena *arena; /* of the levels' arrays */
+	Arena *arena;     /* of the levels' arrays */
+	int64_t elements; /* of the product's result, for all rows */
 	ChunkLevel levels[MAX_CHUNK_LEVELS];
 	int n;
 } Chunks;
