@@ -30,8 +30,8 @@ cut_node(AxisCut *c, const Node *n, const Factor *f)
 		if (s.kind != SHARE_CUT && s.kind != SHARE_WHOLE)
 			return false;
 		bool cut = s.kind == SHARE_CUT;
-		c->of[node_result(n, i)->id] =
-			(ValueCut){cut || f->combine != COMBINE_JOIN, cut ? s.axis : -1, f->combine};
+		c->of[node_result(n, i)->id] = (ValueCut){cut || f->combine != COMBINE_JOIN,
+		                                          cut ? s.axis : -1, f->combine};
 	}
 	for (int i = 0; i < n->n_operands; i++) {
 		Share s = f->operand[i];
@@ -96,10 +96,10 @@ is_cut_right(const AxisCut *c, const Node *n)
 static bool
 follow(AxisCut *c, const Function *f)
 {
-	for_each_node(f, n) {
+	for (Node *n = f->first; n != function_return(f); n = n->next) {
 		bool reached = false;
 		const Factor *factor = factor_reached(c, n, &reached);
-		if (n->op != OP_return && reached && !c->factor[n->id] && !cut_node(c, n, factor))
+		if (reached && !c->factor[n->id] && !cut_node(c, n, factor))
 			return false;
 	}
 	return true;
@@ -115,10 +115,11 @@ axis_cut(Arena *arena, const Function *f, Value *v, int axis, AxisCut *out)
 	c.units = v->type->dims[axis];
 	if (!cut_value(&c, v, axis))
 		return false;
-	if (!follow(&c, f) || !follow(&c, f)) /* an operand that the first walk cut may have earlier readers */
+	if (!follow(&c, f) ||
+	    !follow(&c, f)) /* an operand that the first walk cut may have earlier readers */
 		return false;
-	for_each_node(f, n)
-		if (n->op != OP_return && !is_cut_right(&c, n))
+	for (Node *n = f->first; n != function_return(f); n = n->next)
+		if (!is_cut_right(&c, n))
 			return false;
 	*out = c;
 	return true;
@@ -180,9 +181,8 @@ function_part(const Function *f, const AxisCut *cut, int64_t units)
 		const Value *p = f->params.at[i];
 		map[p->id] = function_param(to, param_type(m, cut, p, units), p->name);
 	}
-	for_each_node(f, n)
-		if (n->op != OP_return)
-			add_part(to, n, cut, units, map);
+	for (Node *n = f->first; n != ret; n = n->next)
+		add_part(to, n, cut, units, map);
 	for (int i = 0; i < ret->n_operands; i++)
 		results[i] = map[node_operand(ret, i)->id];
 	b_return(&(Builder){.m = m, .f = to}, ret->n_operands, results);

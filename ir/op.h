@@ -162,7 +162,7 @@ typedef struct {
 typedef struct {
 	const Node *node;
 	const Factor *factor;
-	int64_t size; /* iterations of the factor in the part */
+	int64_t size;                 /* iterations of the factor in the part */
 	const Type *operand, *result; /* types of one part; NULL: the operand was left out */
 	void *attr;                   /* attributes of one part */
 } Cut;
@@ -292,15 +292,15 @@ Cut node_cut(Module *m, Arena *arena, const Node *n, const Factor *f, int64_t si
 /* ---- axis_cut.c: one axis, followed through all nodes of a function, so that parts of the function along the axis
  * can be computed one after the other. */
 typedef struct {
-	bool known;      /* false: the axis does not reach the value, so each part has the whole value */
-	int axis;        /* each part has a piece of this axis; -1: each part has the whole value, or a value of its own */
+	bool known; /* false: the axis does not reach the value, so each part has the whole value */
+	int axis; /* each part has a piece of this axis; -1: each part has the whole value, or a value of its own */
 	Combine combine; /* how values that each part has of its own make the whole value; COMBINE_JOIN: they are equal */
 } ValueCut;
 typedef struct {
 	Arena *arena;
 	ValueCut *of;          /* by value id */
 	const Factor **factor; /* by node id; NULL: each part computes the whole node */
-	int64_t units;         /* most parts; a part has one or more units of every axis that is cut */
+	int64_t units; /* most parts; a part has one or more units of every axis that is cut */
 } AxisCut;
 /* Follows axis `axis` of the result v of a node of f. False: a node cannot be computed in parts along the axis. f may not read
  * states. */

@@ -106,7 +106,8 @@ added_to_product(const Node *n, const Node *product)
 {
 	const Value *z = node_result(product, 0);
 
-	if (n->op != OP_add || !value_used_once(z) || dtype_info[z->type->dtype].bits < 32)
+	if (!(op_row(n)->joins & JOINS_SUM) || !value_used_once(z) ||
+	    dtype_info[z->type->dtype].bits < 32)
 		return NULL;
 	for (int i = 0; i < 2; i++) {
 		Value *other = node_operand(n, 1 - i);

@@ -103,16 +103,27 @@ bias_fits(const StorePlan *p, int gi, const Node *n)
 	return v && !(from && plan_is_copied(p, from));
 }
 
-/* Does the function return n's result in the place of its parameter v? So does the body of a loop with a carried sum. */
+/* How many values the loop carries whose body is f; 0: f is no loop's body. */
+static int64_t
+carried_by(const Function *f)
+{
+	for_each_function(f->module, g)
+		for_each_node(g, n)
+			if (n->op == OP_loop && ((LoopAttr *)n->attr)->body == f)
+				return ((LoopAttr *)n->attr)->carried;
+	return 0;
+}
+
+/* Is f a loop's body, in which n's result takes the place of the carried value v? */
 static bool
 replaces(const Value *v, const Node *n)
 {
 	const Function *f = n->function;
 	const Node *ret = function_return(f);
 
-	for (int i = 0; i < f->params.n && i < ret->n_operands; i++)
+	for (int i = 1; i < f->params.n && i < ret->n_operands; i++)
 		if (f->params.at[i] == v && node_operand(ret, i) == node_result(n, 0))
-			return true;
+			return i <= carried_by(f);
 	return false;
 }
 

@@ -17,7 +17,7 @@ typedef struct {
 	const Node *call;
 	Builder b;
 	Value **carried; /* by result: what the chunks so far make of it; NULL: nothing */
-	Value **rows;    /* by result: rows of the chunks so far, with the outer levels' axes in front; NULL: none */
+	Value **rows; /* by result: rows of the chunks so far, with the outer levels' axes in front; NULL: none */
 } Expansion;
 /* Chunks of equal size: units from..to of the last level, for every part of the outer levels. */
 typedef struct {
@@ -91,8 +91,8 @@ split_axis(Builder *b, Value *v, int lead, int axis, int64_t count)
 	Ints dims = {.n = v->type->rank + 1};
 
 	for (int i = 0; i < dims.n; i++)
-		dims.at[i] = i < axis    ? v->type->dims[i]
-		             : i == axis ? count
+		dims.at[i] = i < axis        ? v->type->dims[i]
+		             : i == axis     ? count
 		             : i == axis + 1 ? v->type->dims[axis] / count
 		                             : v->type->dims[i - 1];
 	return move_axis(b, b_reshape(b, v, dims), axis, lead);
@@ -163,7 +163,10 @@ stack_of(Expansion *e, const Range *r, int i)
 static double
 neutral_of(Combine how)
 {
-	return how == COMBINE_SUM ? 0 : how == COMBINE_PROD ? 1 : how == COMBINE_MAX ? -INFINITY : INFINITY;
+	return how == COMBINE_SUM    ? 0
+	       : how == COMBINE_PROD ? 1
+	       : how == COMBINE_MAX  ? -INFINITY
+	                             : INFINITY;
 }
 
 static Value *
@@ -250,9 +253,9 @@ loop_body(Expansion *e, const Range *r, const LoopOperands *o)
 	for (int stacks = 1; stacks >= 0; stacks--)
 		for (int i = 0; i < r->part->params.n; i++)
 			if (is_invariant(e->c, i) == !stacks)
-				map[r->part->params.at[i]->id] =
-					function_param(f, r->part->params.at[i]->type,
-				                       r->part->params.at[i]->name);
+				map[r->part->params.at[i]->id] = function_param(
+					f, r->part->params.at[i]->type,
+					r->part->params.at[i]->name);
 	function_clone_body(r->part, f, NULL, map);
 	vec_push(arena, &results, b_constant(&b, tensor_splat(m, type_scalar(m, BOOL), 1)));
 	for (int i = 0; i < o->which.n; i++) {
@@ -304,8 +307,10 @@ add_nodes(Expansion *e, const Range *r)
 	for (int i = 0; i < e->call->n_operands; i++) {
 		Value *v = node_operand(e->call, i);
 		const Value *p = r->part->params.at[i];
-		if (!is_invariant(e->c, i)) /* a library needs the rows without other rows around them */
-			v = b_unary(&e->b, OP_copy, b_reshape(&e->b, stack_of(e, r, i), ints_of_type(p->type)));
+		if (!is_invariant(e->c,
+		                  i)) /* a library needs the rows without other rows around them */
+			v = b_unary(&e->b, OP_copy,
+			            b_reshape(&e->b, stack_of(e, r, i), ints_of_type(p->type)));
 		map[p->id] = v;
 	}
 	function_clone_body(r->part, f, e->b.before, map);

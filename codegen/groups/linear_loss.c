@@ -54,9 +54,8 @@ linear_loss_expand(const Target *t, Node *call)
 	arena_free(arena);
 }
 
-const GroupStrategy group_strategy_linear_loss = {
-	.group = &group_linear_loss,
-	.kinds = ON(CPU),
-	.doc = "a loop over chunks of rows",
-	.takes = linear_loss_takes,
-	.expand = linear_loss_expand};
+const GroupStrategy group_strategy_linear_loss = {.group = &group_linear_loss,
+                                                  .kinds = ON(CPU),
+                                                  .doc = "a loop over chunks of rows",
+                                                  .takes = linear_loss_takes,
+                                                  .expand = linear_loss_expand};

@@ -67,10 +67,12 @@ typedef struct {
 	int64_t loss_rows;
 } UngroupOptions;
 static const PassOption ungroup_options[] = {
-	{"target", "the target that runs the loops, whatever the program says: a row of codegen/target/",
+	{"target",
+         "the target that runs the loops, whatever the program says: a row of codegen/target/",
          OPTION_STRING, offsetof(UngroupOptions, target.target)},
-	{"loss_rows", "rows of a chunk of the loss, however few logits there are; 0: as the target's table says", OPTION_INT,
-         offsetof(UngroupOptions, loss_rows), 0, 1ll << 31},
+	{"loss_rows",
+         "rows of a chunk of the loss, however few logits there are; 0: as the target's table says",
+         OPTION_INT, offsetof(UngroupOptions, loss_rows), 0, 1ll << 31},
 	{0},
 };
 

@@ -63,8 +63,8 @@ declare_buffers(Lower *lw, const Node *call, Type scratch, bool before)
 		const Value *sum = lw->node && v->node ? added_to_product(v->node, lw->node) : NULL;
 		snprintf(name, sizeof(name), "y%d", i);
 		if (sum) /* the kernel adds to the old content of the result */
-			st->buffers[sum->id] = st->buffers[v->id] =
-				lb_buffer_from(lw->lb, name, st->buffers[sum->id]);
+			st->buffers[sum->id] = st->buffers[v->id] = lb_buffer_from(
+				lw->lb, name, st->buffers[sum->id]);
 		else
 			st->buffers[v->id] = lb_buffer(lw->lb, name, BUFFER_OUT, v->type);
 	}

@@ -267,11 +267,8 @@ static void add_function(ProgramMaker *pm, const Frame *frame);
 static Frame
 inner_frame(const Frame *up, const Node *by, const Function *f, int64_t times)
 {
-	return (Frame){.up = up,
-	               .by = by,
-	               .f = f,
-	               .level = up->level + 1,
-	               .times = up->times * times};
+	return (Frame){
+		.up = up, .by = by, .f = f, .level = up->level + 1, .times = up->times * times};
 }
 
 static void

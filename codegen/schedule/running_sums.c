@@ -88,8 +88,8 @@ copy_kernel(Pass *p, Module *m, Type type)
 	lb_end(lb);
 	lb_end(lb);
 	kernel_close(lb);
-	return kernel_add(m, k,
-	                  module_fresh_name(m, arena_printf(m->arena, "copy_sum_%d", m->kernels.n)));
+	return kernel_add(
+		m, k, module_fresh_name(m, arena_printf(m->arena, "copy_sum_%d", m->kernels.n)));
 }
 
 /* Puts a copy of the old sum before the node, for the addition. */

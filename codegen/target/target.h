@@ -180,7 +180,7 @@ typedef struct {
 
 /* The last product and its loss in chunks of rows, on CPUs. The bits of sums depend on them. */
 typedef struct {
-	int64_t rows;        /* of a chunk, at most, unless one step along the rows' first axis has more */
+	int64_t rows; /* of a chunk, at most, unless one step along the rows' first axis has more */
 	int64_t least_bytes; /* of the logits of all rows in f32: with fewer, all rows are one chunk */
 } LossChunks;
 

@@ -2,7 +2,7 @@
  * (the product's result) of a few rows at a time, not of all rows. The body holds the nodes as they are, so
  * it covers every loss that is computed row by row, with any options: cross entropy with weights and smoothing, squared
  * errors, a loss inside the model. */
-#include "ir/groups/linear_loss.h"
+#include "ir/groups/linear_loss_match.h"
 
 extern const GroupRow group_linear_loss;
 
@@ -55,8 +55,9 @@ is_pulled(const LossMatch *m, const Node *n)
 	if (is_made_of_nothing(n))
 		return true;
 	return linear_loss_is_large(m, node_result(n, 0)) && !op_row(n)->effect &&
-	       n->when == WHEN_ALWAYS && (cheap || (op_row(n)->precision == PRECISION_LOW &&
-	                                            only_members_read(m, node_result(n, 0))));
+	       n->when == WHEN_ALWAYS &&
+	       (cheap ||
+	        (op_row(n)->precision == PRECISION_LOW && only_members_read(m, node_result(n, 0))));
 }
 
 /* Does every row of n read the whole of operand i? Then the views of it, such as a transposed weight, are computed
@@ -164,7 +165,9 @@ is_row_by_row(const LossBody *b)
 		return false;
 	for (int i = 0; i < ret->n_operands; i++) {
 		const Value *v = node_operand(ret, i);
-		if (!cut.of[v->id].known || (cut.of[v->id].axis >= 0 && linear_loss_is_large(b->m, v)))
+		bool stored = cut.of[v->id].axis >= 0 &&
+		              op_row(v->node)->precision != PRECISION_LOW;
+		if (!cut.of[v->id].known || (stored && linear_loss_is_large(b->m, v)))
 			return false;
 	}
 	return true;
@@ -191,8 +194,8 @@ put_call(const LossBody *b)
 		next = n->next;
 		for (int i = 0; i < n->n_operands && !linear_loss_has(m, n); i++) {
 			const Node *from = node_operand(n, i) ? node_operand(n, i)->node : NULL;
-			depends |= from && (linear_loss_has(m, from) ||
-			                    intmap_get(moved, from->id, NULL));
+			depends |= from &&
+			           (linear_loss_has(m, from) || intmap_get(moved, from->id, NULL));
 		}
 		if (!depends)
 			continue;
@@ -212,12 +215,10 @@ recognize_axis(Recognition *r, Node *n, int axis, const char **why)
 	               .axis = axis,
 	               .rows = intmap_new(r->scratch),
 	               .member = intmap_new(r->scratch)};
-	LossBody b = {.m = &m,
-	              .inside = intmap_new(r->scratch),
-	              .copy = intmap_new(r->scratch)};
+	LossBody b = {.m = &m, .inside = intmap_new(r->scratch), .copy = intmap_new(r->scratch)};
 
 	if (!linear_loss_match(&m)) {
-		*why = *why ? *why : m.why;
+		*why = m.why;
 		return false;
 	}
 	b.body = group_begin(r->m, &group_linear_loss);
@@ -235,16 +236,21 @@ recognize_axis(Recognition *r, Node *n, int axis, const char **why)
 static bool
 recognize_linear_loss(Recognition *r, Node *n)
 {
-	const char *why = NULL;
+	const char *why = NULL, *other;
 	const Value *z = node_result(n, 0);
+	bool first = true;
 
-	if (r->f->role == ROLE_FORWARD || op_row(n)->precision != PRECISION_LOW || n->n_operands < 2 || n->n_results != 1 ||
-	    !dtype_is_float(z->type->dtype) || n->phase == PHASE_BACKWARD ||
-	    z->type->n <= node_operand(n, 0)->type->n)
+	if (r->f->role == ROLE_FORWARD || op_row(n)->precision != PRECISION_LOW ||
+	    n->n_operands < 2 || n->n_results != 1 || !dtype_is_float(z->type->dtype) ||
+	    n->phase == PHASE_BACKWARD || z->type->n <= node_operand(n, 0)->type->n)
 		return false;
-	for (int i = 0; i < z->type->rank; i++)
-		if (z->type->dims[i] > 1 && recognize_axis(r, n, i, &why))
+	for (int i = 0; i < z->type->rank; i++) {
+		if (z->type->dims[i] < 2)
+			continue;
+		if (recognize_axis(r, n, i, first ? &why : &other))
 			return true;
+		first = false; /* the reason at the first axis, which counts rows, is the useful one */
+	}
 	if (why)
 		group_note(r, &group_linear_loss, n, why);
 	return false;

@@ -9,7 +9,7 @@
  *	dlogits[rows, classes] = e / s - ..    members; 1 / s is one too, because dlogits depends on it
  *	dx[rows, ..] = dot dlogits, w          members, where the group ends:
  *	dw = dot dlogits, x                    products in the backward pass, and sums over rows */
-#include "ir/groups/linear_loss.h"
+#include "ir/groups/linear_loss_match.h"
 
 enum { LARGE_SHARE = 2 }; /* more than 1 / LARGE_SHARE of the product's elements are large */
 
@@ -62,7 +62,8 @@ linear_loss_factor(const LossMatch *m, const Node *n)
 	for (int i = 0; i < n->n_operands; i++) {
 		int axis = rows_of(m, node_operand(n, i));
 		f = axis >= 0 && !f ? partition_of_operand(&p, i, axis) : f;
-		if (axis >= 0 && (!f || f->operand[i].kind != SHARE_CUT || f->operand[i].axis != axis))
+		if (axis >= 0 &&
+		    (!f || f->operand[i].kind != SHARE_CUT || f->operand[i].axis != axis))
 			return NULL;
 	}
 	return f;
@@ -72,7 +73,8 @@ linear_loss_factor(const LossMatch *m, const Node *n)
 static bool
 follow(LossMatch *m, Node *n)
 {
-	const Factor *f = op_row(n)->effect || n->when != WHEN_ALWAYS ? NULL : linear_loss_factor(m, n);
+	const Factor *f = op_row(n)->effect || n->when != WHEN_ALWAYS ? NULL
+	                                                              : linear_loss_factor(m, n);
 
 	if (!f)
 		return false;

@@ -528,42 +528,28 @@ check_library(Check *c)
 	c->ok = false;
 }
 
-/* Do the loops or the library call access the buffer? */
+/* Does an output begin as this input? */
 static bool
-is_accessed(const Kernel *k, int buffer)
+begins_as(const Kernel *k, int buffer)
 {
-	const LibraryCall *call = k->library;
-
-	for (int i = 0; i < k->body.n; i++) {
-		const LoopStatement *s = &k->body.at[i];
-		if (s->buffer == buffer && s->kind != LOOP_STATEMENT_SCALAR)
-			return true;
-		for (int w = 0; w < statement_windows(s); w++)
-			if (s->windows[w].buffer == buffer)
-				return true;
-	}
-	for (int i = 0; call && i < N_LIBRARY_OPERANDS; i++)
-		if (library_has_operand(call, i) && call->operands[i].buffer == buffer)
+	for (int i = k->n_inputs; i < k->n_inputs + k->n_outputs; i++)
+		if (k->buffers.at[i].from == 1 + buffer)
 			return true;
 	return false;
 }
 
-/* An output that begins as an input has the input's type, and the kernel does not access the input. */
+/* The kernel itself does not access an input as which an output begins. */
 static void
-check_beginnings(Check *c)
+check_beginnings(Check *c, const LoopStatement *s)
 {
-	const Kernel *k = c->k;
+	bool accesses = s->kind == LOOP_STATEMENT_LOAD || s->kind == LOOP_STATEMENT_STORE;
 
-	for (int i = 0; i < k->n_inputs + k->n_outputs; i++) {
-		const LoopBuffer *b = &k->buffers.at[i];
-		if (!b->from)
-			continue;
-		const LoopBuffer *from = &k->buffers.at[b->from - 1];
-		if (b->kind != BUFFER_INOUT || from->kind != BUFFER_IN || from->type != b->type)
-			report(c, "%s cannot begin as %s", b->name, from->name);
-		else if (is_accessed(k, b->from - 1))
-			report(c, "it accesses %s, as which %s begins", from->name, b->name);
-	}
+	for (int w = 0; w < statement_windows(s); w++)
+		if (begins_as(c->k, s->windows[w].buffer))
+			report(c, "an output begins as %s",
+			       c->k->buffers.at[s->windows[w].buffer].name);
+	if (accesses && begins_as(c->k, s->buffer))
+		report(c, "an output begins as %s", c->k->buffers.at[s->buffer].name);
 }
 
 bool
@@ -573,15 +559,16 @@ kernel_verify(const Module *m, const Kernel *k, Diag *diag)
 	Check c = {.m = m, .k = k, .diag = diag, .arena = arena, .ok = true};
 
 	check_library(&c);
-	check_beginnings(&c);
 	c.functions = scalar_functions_new(arena);
 	c.types = NEW_ARRAY(arena, DType, k->n_scalars);
 	c.defined = NEW_ARRAY(arena, bool, k->n_scalars);
 	c.open = NEW_ARRAY(arena, bool, k->n_scalars);
 	c.extents = NEW_ARRAY(arena, int64_t, k->n_scalars);
 	c.bounds = NEW_ARRAY(arena, const Affine *, k->n_scalars);
-	for (c.statement = 0; c.statement < k->body.n; c.statement++)
+	for (c.statement = 0; c.statement < k->body.n; c.statement++) {
 		check_statement(&c, &k->body.at[c.statement], c.statement);
+		check_beginnings(&c, &k->body.at[c.statement]);
+	}
 	KernelFaults faults = {0};
 	if (c.ok)
 		kernel_team_faults(k, arena, &faults);

@@ -182,6 +182,12 @@ library_stays_inside(const Kernel *k, const LibraryCall *c, Text *why)
 			text_printf(why, "it reads the output %s, which is not inout", b->name);
 			return false;
 		}
+		for (int y = k->n_inputs; y < k->n_inputs + k->n_outputs; y++)
+			if (k->buffers.at[y].from == 1 + o->buffer) {
+				text_printf(why, "it reads %s, as which %s begins", b->name,
+				            k->buffers.at[y].name);
+				return false;
+			}
 		if (library_writes(c, i) && b->kind == BUFFER_IN) {
 			text_printf(why, "its result goes into the input %s", b->name);
 			return false;

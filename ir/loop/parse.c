@@ -414,6 +414,18 @@ read_statement(KernelReader *kr, LoopStatement *s)
 	return (s->result = read_scalar(kr)) >= 0 && read_expect(r, '=') && read_definition(kr, s);
 }
 
+/* The input that an output begins as: `from x0`. */
+static void
+read_beginning(KernelReader *kr, LoopBuffer *b)
+{
+	int input = read_buffer(kr);
+	const LoopBuffer *x = input < 0 ? NULL : &kr->k->buffers.at[input];
+
+	if (x && (b->kind != BUFFER_INOUT || x->kind != BUFFER_IN || x->type != b->type))
+		read_fault(kr->r, "%s cannot begin as %s", b->name, x->name);
+	b->from = 1 + input;
+}
+
 static bool
 read_kernel_params(KernelReader *kr)
 {
@@ -429,8 +441,8 @@ read_kernel_params(KernelReader *kr)
 			return false;
 		}
 		b.kind = (BufferKind)kind;
-		if (read_word(r, "from") && !(b.from = 1 + read_buffer(kr)))
-			return false;
+		if (read_word(r, "from"))
+			read_beginning(kr, &b);
 		if (b.kind == BUFFER_IN && kr->k->n_outputs)
 			read_fault(r, "inputs stand before outputs");
 		kr->k->n_inputs += b.kind == BUFFER_IN;

@@ -246,7 +246,10 @@ differences(const Split *s, EvalTensor *all)
 static int
 compare_parts(Case *c, const Node *n, const Factor *f, int64_t parts)
 {
-	Split s = {.c = c, .node = n, .factor = f, .cut = node_cut(c->m, c->arena, n, f, f->size / parts)};
+	Split s = {.c = c,
+	           .node = n,
+	           .factor = f,
+	           .cut = node_cut(c->m, c->arena, n, f, f->size / parts)};
 	EvalTensor args[8], own[8], all[8];
 	int wrong = 0;
 

@@ -1,6 +1,6 @@
 /* Private to the files linear_loss*.c: the last product of a model and its loss, in a graph. */
-#ifndef GRADC_IR_GROUPS_LINEAR_LOSS_H
-#define GRADC_IR_GROUPS_LINEAR_LOSS_H
+#ifndef GRADC_IR_GROUPS_LINEAR_LOSS_MATCH_H
+#define GRADC_IR_GROUPS_LINEAR_LOSS_MATCH_H
 
 #include "ir/groups/groups.h"
 
@@ -8,9 +8,9 @@
 typedef struct {
 	Recognition *r;
 	Node *product;
-	int axis;       /* of the product's result: rows lie along it */
-	IntMap *rows;   /* value id -> axis along which the rows of a value lie that depends on the product */
-	IntMap *member; /* ids of the nodes that become part of the group */
+	int axis; /* of the product's result: rows lie along it */
+	IntMap *rows; /* value id -> axis along which the rows of a value lie that depends on the product */
+	IntMap *member;      /* ids of the nodes that become part of the group */
 	VEC(Node *) reached; /* nodes that depend on the product, row by row, in order */
 	Node *last;          /* the last member */
 	const char *why;     /* NULL, or why the nodes around the product are no group */
