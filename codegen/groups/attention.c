@@ -169,15 +169,25 @@ is_minus_infinity(LoopBuilder *lb, LoopValue x)
 	return lb_compare(lb, LOOP_eq, x, lb_number(lb, lb_type(lb, x), -INFINITY));
 }
 
-/* The logits of the tile, and the largest one of each query. */
-static void
-make_logits(Block *b, int64_t n_keys, Affine first_key)
+/* Opens two loops over the tile: keys, queries. Returns the query's number in the block; *at: the place in the tile. */
+static Affine
+open_tile(Block *b, int64_t n_keys, Affine first_key, Affine *at)
 {
 	LoopBuilder *lb = b->t.lw->lb;
 	Affine j = affine_scalar(lb, lb_for(lb, LOOP_PLAIN, n_keys));
 
 	b->t.at[b->key] = affine_add(lb, first_key, j);
-	Affine i = vector_of_queries(b), at = affine_add_scaled(lb, i, j, b->pitch);
+	Affine i = vector_of_queries(b);
+	*at = affine_add_scaled(lb, i, j, b->pitch);
+	return i;
+}
+
+/* The logits of the tile, and the largest one of each query so far. */
+static void
+make_logits(Block *b, int64_t n_keys, Affine first_key)
+{
+	LoopBuilder *lb = b->t.lw->lb;
+	Affine at, i = open_tile(b, n_keys, first_key, &at);
 	Index index = score_index(&b->t);
 	lower_give_element(b->t.lw, b->a->scores.dot, &index, lb_load(lb, b->tile, at));
 	score_inside(&b->t, &b->a->range, &index);
@@ -188,7 +198,7 @@ make_logits(Block *b, int64_t n_keys, Affine first_key)
 	lb_end(lb);
 }
 
-/* After a tile's largest logits are known: scales down what was summed so far. A query whose logits
+/* After the largest logits of all tiles so far are known: scales down what was summed so far. A query whose logits
  * are all -inf so far has sum 0. */
 static void
 rescale(Block *b)
@@ -213,10 +223,7 @@ static void
 make_weights(Block *b, int64_t n_keys, Affine first_key)
 {
 	LoopBuilder *lb = b->t.lw->lb;
-	Affine j = affine_scalar(lb, lb_for(lb, LOOP_PLAIN, n_keys));
-
-	b->t.at[b->key] = affine_add(lb, first_key, j);
-	Affine i = vector_of_queries(b), at = affine_add_scaled(lb, i, j, b->pitch);
+	Affine at, i = open_tile(b, n_keys, first_key, &at);
 	LoopValue d = lb_binary(lb, LOOP_sub, lb_load(lb, b->tile, at), lb_load(lb, b->shift, i));
 	LoopValue e = lb_unary(lb, LOOP_exp, d);
 	Index index = score_index(&b->t);
@@ -386,12 +393,6 @@ declare_arrays(Block *b, int64_t queries, int64_t keys)
 	b->o = lb_local(lb, type, queries * width);
 }
 
-static int64_t
-smaller(int64_t a, int64_t b)
-{
-	return a < b ? a : b;
-}
-
 static void
 emit_attention(Lower *lw)
 {
@@ -404,7 +405,7 @@ emit_attention(Lower *lw)
 	int64_t queries = a.shape->dims[rank - 2], keys = a.shape->dims[rank - 1];
 	Block b = {.a = &a, .query = rank - 2, .key = rank - 1};
 	b.t = score_tiles(lw, a.shape, compute_type(a.logits->type->dtype));
-	declare_arrays(&b, smaller(queries, at->queries), smaller(keys, at->keys));
+	declare_arrays(&b, score_least(queries, at->queries), score_least(keys, at->keys));
 	for (int i = 0; i < rank - 2; i++, n_loops++)
 		b.t.at[i] = affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, a.shape->dims[i]));
 	int64_t blocks = (queries + at->queries - 1) / at->queries;

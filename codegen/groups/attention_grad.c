@@ -63,10 +63,8 @@ add_result(AttentionGrad *a, Value *result)
 static const Node *
 first_product(const Function *f)
 {
-	const Value *v = function_result(f, 0);
+	const Value *v = score_behind_moves(function_result(f, 0));
 
-	while (v->node && (v->node->op == OP_reshape || v->node->op == OP_transpose))
-		v = node_operand(v->node, 0);
 	return v->node && v->node->op == OP_dot ? v->node : NULL;
 }
 
@@ -394,12 +392,6 @@ clear_sum(Block *b, const ScoreSum *s)
 	close_loops(lb, loops);
 }
 
-static int64_t
-smaller(int64_t a, int64_t b)
-{
-	return a < b ? a : b;
-}
-
 static void
 declare_arrays(Block *b, int64_t queries, int64_t keys)
 {
@@ -434,7 +426,8 @@ emit_attention_grad(Lower *lw)
 	int64_t queries = a.shape->dims[rank - 2], keys = a.shape->dims[rank - 1];
 	Block b = {.a = &a, .query = rank - 2, .key = rank - 1};
 	b.t = score_tiles(lw, a.shape, a.type);
-	declare_arrays(&b, smaller(queries, at->grad_queries), smaller(keys, at->grad_keys));
+	declare_arrays(&b, score_least(queries, at->grad_queries),
+	               score_least(keys, at->grad_keys));
 	int parts = open_loops(&b, OVER_PARTS);
 	for (int i = 0; i < a.n_sums; i++)
 		clear_sum(&b, &a.sums[i]);

@@ -78,8 +78,8 @@ moves_all(const Node *n)
 	return n && (n->op == OP_reshape || n->op == OP_transpose);
 }
 
-static Value *
-behind_moves(Value *v)
+Value *
+score_behind_moves(Value *v)
 {
 	while (moves_all(v->node))
 		v = node_operand(v->node, 0);
@@ -89,7 +89,7 @@ behind_moves(Value *v)
 bool
 score_sum(Value *result, Type scores, ScoreSum *out)
 {
-	Value *v = behind_moves(result);
+	Value *v = score_behind_moves(result);
 	const ReduceAttr *a = v->node && v->node->op == OP_reduce ? v->node->attr : NULL;
 	int kept = 0;
 
@@ -111,7 +111,7 @@ score_consumer(Value *result, Type scores, ScoreConsumer *out)
 {
 	Value *v = result;
 
-	v = behind_moves(v);
+	v = score_behind_moves(v);
 	const Node *dot = v->node;
 	if (!dot || dot->op != OP_dot || !type_same_shape(node_operand(dot, 0)->type, scores))
 		return false;

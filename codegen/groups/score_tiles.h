@@ -61,12 +61,20 @@ bool score_consumer(Value *result, Type scores, ScoreConsumer *out);
 bool score_sum(Value *result, Type scores, ScoreSum *out);
 bool score_matrix_equal(const ScoreMatrix *a, const ScoreMatrix *b);
 
+/* The value whose elements reshapes and transposes move to give v. */
+Value *score_behind_moves(Value *v);
+
 /* By value id of f: can an element of the value be computed from f's parameters and from elements of
  * the given values, by elementwise nodes, views and indices? */
 bool *score_computable(Arena *arena, const Function *f, int n, const Value *const *given);
 bool score_product_computable(const bool *computable, const ScoreProduct *p);
 
 /* ---- emitting */
+static inline int64_t
+score_least(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
 /* A block of a matrix in an array of the kernel: element (i, j) lies at i * row + j * column. */
 typedef struct {
 	int array;

@@ -75,18 +75,6 @@ const Tuning team_tuning = {
 	/* 16 bytes of f32 for each of 32 members; 32 lines of f64 are 33 KiB. */
 	.lines.near = 128,
 
-	/* Unused here: no strategy for teams computes attention. The numbers are those of cpu_tuning. */
-	.attention.queries = 64,
-	.attention.keys = 64,
-	.attention.grad_queries = 64,
-	.attention.grad_keys = 128,
-	.attention.least_keys = 1,
-	.attention.most_width = 256,
-
-	/* Unused here: no strategy for teams cuts the loss. The numbers are those of cpu_tuning. */
-	.loss.rows = 256,
-	.loss.least_bytes = 8 << 20,
-
 	.library.least_flops = 1 << 20,
 	.library.least_size = 8,
 	.library.least_reads = 16,

@@ -55,13 +55,18 @@ tuning_of_kind(TargetKind kind)
 }
 
 /* The name of the first number in the table that is below 1; NULL if all numbers are valid.
- * Every number of the table is a count: with a zero, loops would divide by zero or never end. */
+ * Every number of the table is a count: with a zero, loops would divide by zero or never end. Strategies for CPUs alone
+ * read some of the numbers. */
 static const char *
-missing_of(const Tuning *t)
+missing_of(const Tuning *t, bool cpu)
 {
 #define NUMBER(field)                     \
 	{                                 \
 #field, (int64_t)t->field \
+	}
+#define CPU_NUMBER(field)                           \
+	{                                           \
+#field, cpu ? (int64_t)t->field : 1 \
 	}
 	const struct {
 		const char *name;
@@ -103,14 +108,14 @@ missing_of(const Tuning *t)
 		NUMBER(lines.most_merged),
 		NUMBER(lines.merged_by_member),
 		NUMBER(lines.near),
-		NUMBER(attention.queries),
-		NUMBER(attention.keys),
-		NUMBER(attention.grad_queries),
-		NUMBER(attention.grad_keys),
-		NUMBER(attention.least_keys),
-		NUMBER(attention.most_width),
-		NUMBER(loss.rows),
-		NUMBER(loss.least_bytes),
+		CPU_NUMBER(attention.queries),
+		CPU_NUMBER(attention.keys),
+		CPU_NUMBER(attention.grad_queries),
+		CPU_NUMBER(attention.grad_keys),
+		CPU_NUMBER(attention.least_keys),
+		CPU_NUMBER(attention.most_width),
+		CPU_NUMBER(loss.rows),
+		CPU_NUMBER(loss.least_bytes),
 		NUMBER(library.least_flops),
 		NUMBER(library.least_size),
 		NUMBER(library.least_reads),
@@ -122,6 +127,7 @@ missing_of(const Tuning *t)
 		NUMBER(recompute.backward.least_bytes),
 	};
 #undef NUMBER
+#undef CPU_NUMBER
 
 	for (int i = 0; i < COUNT(numbers); i++)
 		if (numbers[i].value < 1)
@@ -174,7 +180,7 @@ fault_of_tiles(const Target *target)
 bool
 target_row_check(const Target *t, Diag *diag)
 {
-	const char *missing = t->tuning ? missing_of(t->tuning) : NULL;
+	const char *missing = t->tuning ? missing_of(t->tuning, t->kind == TARGET_CPU) : NULL;
 	bool cpu = t->kind == TARGET_CPU;
 	const char *fault =
 		t->lanes < 1 || (cpu && (t->registers < 1 || t->line < 1))
