@@ -547,6 +547,8 @@ void node_erase(Node *n); /* its results must be unused */
 void function_compact(Function *f);
 void value_replace_uses(Value *from, Value *to);
 void node_move(Node *n, Node *before);
+/* Erases the nodes whose results nobody reads. Returns true if there were such nodes. */
+bool function_drop_unread(Function *f);
 
 static inline Value *
 node_operand(const Node *n, int i)

@@ -688,6 +688,23 @@ node_move(Node *n, Node *before)
 }
 
 bool
+function_drop_unread(Function *f)
+{
+	bool changed = false;
+
+	for_each_node_reverse(f, n) {
+		bool read = op_row(n)->effect;
+		for (int i = 0; i < n->n_results; i++)
+			read |= value_used(node_result(n, i));
+		if (!read) {
+			node_erase(n);
+			changed = true;
+		}
+	}
+	return changed;
+}
+
+bool
 value_used_once(const Value *v)
 {
 	return v->uses && !v->uses->next;

@@ -10,10 +10,6 @@
 #include "passes/pass_list.def"
 #undef PASS
 
-/* ---- simplify.c */
-/* Erases the nodes whose results nobody reads. Returns true if there were such nodes. */
-bool function_drop_unread(Function *f);
-
 /* ---- recipes/recipe.c: --precision */
 /* A recipe says in which number formats a program computes. */
 typedef struct {

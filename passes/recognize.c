@@ -1,8 +1,7 @@
 /* Finds groups, nodes that are computed as a whole such as attention, and puts a call of a function
- * in their place (ir/groups/groups.h). Two passes: `recognize` runs before autograd, because its groups have
- * gradients of their own; `recognize_backward` runs after autograd.
- * Changes numbers by rounding only. Time: linear in nodes, because recognizers look at a bounded
- * number of nodes. */
+ * in their place (ir/groups/groups.h). A group has its own gradient, so this runs before autograd; groups that span both
+ * passes are found by `ungroup`. Changes numbers by rounding only. Time: linear in nodes, because recognizers look at a
+ * bounded number of nodes. */
 #include "ir/groups/groups.h"
 #include "passes/pass.h"
 
@@ -29,18 +28,7 @@ trained_values(Pass *p, const Function *f)
 }
 
 static bool
-recognize(Recognition *r, bool backward, Node *n)
-{
-	for (int i = 0; group_table[i]; i++)
-		if (group_table[i]->recognize && group_table[i]->spans_backward == backward &&
-		    group_table[i]->recognize(r, n))
-			return true;
-	return false;
-}
-
-/* backward: looks for groups that span the forward and the backward pass; else for other groups */
-static bool
-find_groups(Pass *p, Module *m, bool backward)
+run_recognize(Pass *p, Module *m)
 {
 	Recognition r = {.m = m,
 	                 .scratch = p->scratch,
@@ -57,7 +45,7 @@ find_groups(Pass *p, Module *m, bool backward)
 		r.trained = trained_values(p, r.f);
 		r.n_values = r.f->next_value_id;
 		for_each_node(r.f, n)
-			changed |= recognize(&r, backward, n);
+			changed |= group_recognize(&r, n);
 		if (changed)
 			function_drop_unread(r.f);
 		p->changed |= changed;
@@ -66,24 +54,11 @@ find_groups(Pass *p, Module *m, bool backward)
 }
 
 static PassFinding
-finding(int i, bool backward)
-{
-	for (int k = 0; group_table[k]; k++)
-		if (group_table[k]->spans_backward == backward && i-- == 0)
-			return (PassFinding){group_table[k]->name, group_table[k]->doc};
-	return (PassFinding){0};
-}
-
-static bool
-run_recognize(Pass *p, Module *m)
-{
-	return find_groups(p, m, false);
-}
-
-static PassFinding
 group_finding(int i)
 {
-	return finding(i, false);
+	const GroupRow *row = group_row(i, false);
+
+	return row ? (PassFinding){row->name, row->doc} : (PassFinding){0};
 }
 
 const PassRow pass_recognize = {.name = "recognize",
@@ -93,24 +68,3 @@ const PassRow pass_recognize = {.name = "recognize",
                                 .leaves = STAGE_ANY,
                                 .finding = group_finding,
                                 .run = run_recognize};
-
-static bool
-run_recognize_backward(Pass *p, Module *m)
-{
-	return find_groups(p, m, true);
-}
-
-static PassFinding
-backward_finding(int i)
-{
-	return finding(i, true);
-}
-
-const PassRow pass_recognize_backward = {
-	.name = "recognize_backward",
-	.help = "find groups that span the forward and the backward pass",
-	.when = PASS_WITH_LOSS,
-	.takes = STAGE_TRAIN,
-	.leaves = STAGE_ANY,
-	.finding = backward_finding,
-	.run = run_recognize_backward};

@@ -135,23 +135,6 @@ merge_twin(IntMap *seen, Node *n)
 	return false;
 }
 
-bool
-function_drop_unread(Function *f)
-{
-	bool changed = false;
-
-	for_each_node_reverse(f, n) {
-		bool read = op_row(n)->effect;
-		for (int i = 0; i < n->n_results; i++)
-			read |= value_used(node_result(n, i));
-		if (!read) {
-			node_erase(n);
-			changed = true;
-		}
-	}
-	return changed;
-}
-
 static bool
 simplify_function(Pass *p, Module *m, Function *f)
 {

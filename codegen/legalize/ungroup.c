@@ -1,7 +1,9 @@
-/* The pass `ungroup`: puts the nodes of a group in place of its call, if no strategy of the program's
- * target computes the group; or the nodes that a strategy makes of it, such as a loop over chunks. Then drops the functions that no program reaches: bodies
- * of opened groups, and gradients of groups, which have become part of the backward pass. Changes no
- * number. Takes linear time in the number of nodes. */
+/* The pass `ungroup`: decides how groups are computed. Finds groups that span the forward and the backward pass, if the
+ * program's target computes them as a whole. Then puts the nodes of a group in place of its call, if no
+ * strategy of the target computes the group; or the nodes that a strategy makes of it, such as a
+ * loop over chunks. Then drops the functions that no program reaches: bodies
+ * of opened groups, and gradients of groups, which have become part of the backward pass. Changes numbers by
+ * rounding only. Takes linear time in the number of nodes. */
 #include "codegen/codegen.h"
 #include "codegen/strategy/strategy.h"
 #include "ir/groups/groups.h"
@@ -88,6 +90,44 @@ tuning_with(const Target *t, const UngroupOptions *o)
 }
 
 static bool
+takes(void *ctx, const Function *body)
+{
+	return group_strategy(ctx, body) != NULL;
+}
+
+/* Finds groups that span both passes. The model's user may read all values of a program that has no loss. */
+static void
+find_groups(Pass *p, Function *f, Target *target)
+{
+	Recognition r = {.m = f->module,
+	                 .scratch = p->scratch,
+	                 .diag = p->diag,
+	                 .f = f,
+	                 .by_hash = intmap_new(p->scratch),
+	                 .said = strmap_new(p->scratch),
+	                 .takes = takes,
+	                 .ctx = target};
+	bool found = false;
+
+	for_each_node(f, n)
+		found |= group_recognize(&r, n);
+	if (found)
+		function_drop_unread(f);
+	p->changed |= found;
+}
+
+static void
+open_groups(Pass *p, const Function *f, const Target *target, IntMap *opened)
+{
+	for_each_node(f, n) {
+		if (!called_group(n))
+			continue;
+		open_or_keep(target, n, opened);
+		p->changed = true;
+	}
+}
+
+static bool
 run_ungroup(Pass *p, Module *m)
 {
 	IntMap *opened = intmap_new(p->scratch);
@@ -103,22 +143,29 @@ run_ungroup(Pass *p, Module *m)
 		own.tuning = &tuning;
 		if (f->kind != FUNCTION_PLAIN)
 			continue;
-		for_each_node(f, n) {
-			if (!called_group(n))
-				continue;
-			open_or_keep(target, n, opened);
-			p->changed = true;
-		}
+		if (f->role != ROLE_FORWARD && f->role != ROLE_INFERENCE)
+			find_groups(p, f, target);
+		open_groups(p, f, target, opened);
 	}
 	drop_unreached(p, m);
 	return true;
 }
 
-const PassRow pass_ungroup = {.name = "ungroup",
-                              .help = "open groups that no strategy of the target computes",
-                              .needed = true,
-                              .takes = STAGE_TRAIN,
-                              .leaves = STAGE_ANY,
-                              .options = ungroup_options,
-                              .options_size = sizeof(UngroupOptions),
-                              .run = run_ungroup};
+static PassFinding
+group_finding(int i)
+{
+	const GroupRow *row = group_row(i, true);
+
+	return row ? (PassFinding){row->name, row->doc} : (PassFinding){0};
+}
+
+const PassRow pass_ungroup = {
+	.name = "ungroup",
+	.help = "decide how groups are computed; find those that span both passes",
+	.needed = true,
+	.takes = STAGE_TRAIN,
+	.leaves = STAGE_ANY,
+	.finding = group_finding,
+	.options = ungroup_options,
+	.options_size = sizeof(UngroupOptions),
+	.run = run_ungroup};

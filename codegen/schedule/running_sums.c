@@ -80,7 +80,7 @@ copy_kernel(Pass *p, Module *m, Type type)
 	Kernel *k = kernel_new(p->scratch, "", loc_name(m, "old_sum"));
 	LoopBuilder *lb = loop_builder(k, m, p->scratch);
 	int x = lb_buffer(lb, "x0", BUFFER_IN, type), y = lb_buffer(lb, "y0", BUFFER_OUT, type);
-	int64_t run = greatest_common_divisor(type->n, 1024);
+	int64_t run = greatest_common_divisor(type->n, 64);
 	LoopValue i = lb_for(lb, LOOP_PARALLEL, type->n / run), j = lb_for(lb, LOOP_VECTOR, run);
 	Affine at = affine_add_scaled(lb, affine_scalar(lb, j), affine_scalar(lb, i), run);
 

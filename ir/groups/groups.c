@@ -19,6 +19,26 @@ group_find(const char *name)
 	return NULL;
 }
 
+const GroupRow *
+group_row(int i, bool spans_backward)
+{
+	for (int k = 0; group_table[k]; k++)
+		if (group_table[k]->spans_backward == spans_backward && i-- == 0)
+			return group_table[k];
+	return NULL;
+}
+
+bool
+group_recognize(Recognition *r, Node *n)
+{
+	for (int i = 0; group_table[i]; i++)
+		if (group_table[i]->recognize &&
+		    group_table[i]->spans_backward == (r->takes != NULL) &&
+		    group_table[i]->recognize(r, n))
+			return true;
+	return false;
+}
+
 bool
 group_table_check(Diag *diag)
 {

@@ -23,6 +23,10 @@ typedef struct {
 	IntMap *by_hash; /* the bodies so far: hash -> number in `bodies` */
 	VEC(GroupBody) bodies;
 	StrMap *said; /* the notes so far */
+	/* Does the program's target compute a group with this body as a whole? If not, the nodes stay as they are. NULL:
+	 * looks for groups before autograd, when targets are not known; else for groups that span both passes. */
+	bool (*takes)(void *ctx, const Function *body);
+	void *ctx;
 } Recognition;
 
 struct GroupRow {
@@ -32,7 +36,7 @@ struct GroupRow {
 	 * group makes groups of this kind. */
 	bool (*recognize)(Recognition *r, Node *n);
 	/* The group has nodes of the forward and of the backward pass, so it is looked for after
-	 * autograd. The body then needs no gradient. */
+	 * autograd. The body then needs no gradient. Only groups that the target takes are made. */
 	bool spans_backward;
 	/* Rewrites a copy of the body so that it does not read its hints, before the copy takes the
 	 * place of a call. NULL: the body reads none. */
@@ -43,6 +47,10 @@ extern const GroupRow *const group_table[]; /* ends with NULL */
 #include "ir/groups/group_list.def"
 #undef GROUP
 const GroupRow *group_find(const char *name); /* NULL: no such group */
+/* Row i of those with this value of spans_backward; NULL: there are fewer. */
+const GroupRow *group_row(int i, bool spans_backward);
+/* Puts a call in place of the group that ends, or begins, at n, if there is one. */
+bool group_recognize(Recognition *r, Node *n);
 /* Reports every column that a row lacks. True: nothing is wrong. */
 bool group_table_check(Diag *diag);
 /* The group that n computes; NULL: n is no call of a group. */

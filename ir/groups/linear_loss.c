@@ -224,7 +224,7 @@ recognize_axis(Recognition *r, Node *n, int axis, const char **why)
 	b.body = group_begin(r->m, &group_linear_loss);
 	b.body->loc = n->loc;
 	build_body(&b);
-	if (!is_row_by_row(&b)) {
+	if (!is_row_by_row(&b) || !r->takes(r->ctx, b.body)) {
 		function_remove(b.body);
 		return false;
 	}
@@ -240,9 +240,9 @@ recognize_linear_loss(Recognition *r, Node *n)
 	const Value *z = node_result(n, 0);
 	bool first = true;
 
-	if (r->f->role == ROLE_FORWARD || op_row(n)->precision != PRECISION_LOW ||
-	    n->n_operands < 2 || n->n_results != 1 || !dtype_is_float(z->type->dtype) ||
-	    n->phase == PHASE_BACKWARD || z->type->n <= node_operand(n, 0)->type->n)
+	if (op_row(n)->precision != PRECISION_LOW || n->n_operands < 2 || n->n_results != 1 ||
+	    !dtype_is_float(z->type->dtype) || n->phase == PHASE_BACKWARD ||
+	    z->type->n <= node_operand(n, 0)->type->n)
 		return false;
 	for (int i = 0; i < z->type->rank; i++) {
 		if (z->type->dims[i] < 2)
