@@ -218,7 +218,7 @@ recognize_axis(Recognition *r, Node *n, int axis, const char **why)
 	LossBody b = {.m = &m, .inside = intmap_new(r->scratch), .copy = intmap_new(r->scratch)};
 
 	if (!linear_loss_match(&m)) {
-		*why = m.why;
+		*why = m.why && linear_loss_is_last(&m) ? m.why : NULL;
 		return false;
 	}
 	b.body = group_begin(r->m, &group_linear_loss);

@@ -188,6 +188,27 @@ run_together(LossMatch *m)
 }
 
 bool
+linear_loss_is_last(const LossMatch *m)
+{
+	IntMap *depends = intmap_new(
+		m->r->scratch); /* ids of the values that depend on the product */
+
+	intmap_put(depends, node_result(m->product, 0)->id, 1);
+	for (Node *n = m->product->next; n; n = n->next) {
+		bool reads = false;
+		for (int i = 0; i < n->n_operands; i++)
+			reads |= node_operand(n, i) &&
+			         intmap_get(depends, node_operand(n, i)->id, NULL);
+		if (reads && n->phase != PHASE_BACKWARD &&
+		    (is_product(n) || op_row(n)->fuse == FUSE_CONTROL))
+			return false;
+		for (int i = 0; reads && i < n->n_results; i++)
+			intmap_put(depends, node_result(n, i)->id, 1);
+	}
+	return true;
+}
+
+bool
 linear_loss_match(LossMatch *m)
 {
 	if (!follow_all(m))

@@ -21,6 +21,8 @@ bool linear_loss_match(LossMatch *m);
 /* The loop of n over the rows; NULL: n cannot be computed row by row. */
 const Factor *linear_loss_factor(const LossMatch *m, const Node *n);
 bool linear_loss_is_large(const LossMatch *m, const Value *v);
+/* Does no product and no loop of the forward pass depend on the product? */
+bool linear_loss_is_last(const LossMatch *m);
 bool linear_loss_has(const LossMatch *m, const Node *n); /* is n a member? */
 
 #endif
