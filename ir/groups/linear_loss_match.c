@@ -217,7 +217,7 @@ linear_loss_match(LossMatch *m)
 	if (m->reached.n < 2 || m->last == m->product)
 		return false;
 	if (!run_together(m)) {
-		m->why = "its gradient depends on other products";
+		m->why = "its gradient needs all rows, or other products";
 		return false;
 	}
 	return true;
