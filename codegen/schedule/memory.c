@@ -63,6 +63,9 @@ typedef struct {
 	int *position; /* by node id */
 	int *last_use; /* by value id */
 	Storage storage;
+	struct {
+		VEC(Value *) values;
+	} * in_state; /* by state id: the values that are computed in the state's place */
 	FreeBlocks free, host_free; /* free blocks of the workspace, and of the host's memory */
 	int64_t top, host_top, io;
 	/* the loop or branch that runs the function; NULL: the function is a program */
@@ -161,8 +164,20 @@ is_in_state(const Value *v, const State *s)
 	return v->region == REGION_STATE && v->offset == s->offset;
 }
 
-/* May v be computed in the state's place: does nothing read the old content later, and may v overwrite what its node reads
- * there? */
+/* Is the value x read when, in the same micro-batch, y has been computed in its place? Storing x there is no reading. */
+static bool
+is_read_behind(const Plan *p, const Value *x, const Value *y, const State *s)
+{
+	for_each_use(x, u)
+		if (p->position[u->user->id] > p->position[y->node->id] &&
+		    (when_runs(u->user->when) & when_runs(y->node->when)) &&
+		    stored_state(u->user) != s)
+			return true;
+	return false;
+}
+
+/* May v be computed in the state's place: does nothing read the old content later, may v overwrite what its node reads
+ * there, and is no other value that lies there read later? */
 static bool
 fits_in_state(const Plan *p, State *s, Value *v)
 {
@@ -174,6 +189,12 @@ fits_in_state(const Plan *p, State *s, Value *v)
 		if (node_operand(n, i)->node && is_in_state(node_operand(n, i), s) &&
 		    !may_overwrite(n, i, v->index))
 			return false;
+	for (int i = 0; i < p->in_state[s->id].values.n; i++) {
+		const Value *u = p->in_state[s->id].values.at[i];
+		bool before = p->position[u->node->id] < p->position[n->id];
+		if (is_read_behind(p, before ? u : v, before ? v : u, s))
+			return false;
+	}
 	return !storage_any_value(&p->storage, s, old_read_later, &(Overwrite){p, s, v});
 }
 
@@ -215,6 +236,7 @@ place_in_state(Plan *p, Node *store)
 	for (; v && fits_in_state(p, s, v); v = beginning_of(p, s, v)) {
 		v->region = REGION_STATE;
 		v->offset = s->offset;
+		vec_push(p->arena, &p->in_state[s->id].values, v);
 	}
 }
 
@@ -451,6 +473,8 @@ place_function(Pass *pass, Module *m, Function *f, const Node *by)
 	          .arena = pass->scratch,
 	          .by = by,
 	          .storage = storage_of(pass->scratch, f),
+	          .in_state = arena_alloc(pass->scratch,
+	                                  sizeof(*p.in_state) * ((size_t)m->states.n + 1)),
 	          .free.arena = pass->scratch,
 	          .host_free.arena = pass->scratch};
 
