@@ -36,7 +36,7 @@ def gradients(run, folder, words, *options):
 def test_chunks_change_nothing(run, tmp_path, name, rows):
     case = losses.CASES[name]
     words = write(tmp_path, case)
-    options = ["--precision=f64", "--engine=interp" if rows == 16 else "--engine=compiled"]
+    options = ["--precision=f64", "--engine=compiled"]  # the interpreter runs the graph before `ungroup`, where no chunks exist
     want = gradients(run, tmp_path, words, *options, OFF)
     got = gradients(run, tmp_path, words, *options, f"--pass-option=ungroup.loss_rows={rows}")
     assert set(got) == set(want) and len(want) >= 3
