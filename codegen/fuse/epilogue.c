@@ -112,7 +112,7 @@ added_to_product(const Node *n, const Node *product)
 	for (int i = 0; i < 2; i++) {
 		Value *other = node_operand(n, 1 - i);
 		FuseClass c = other->node ? node_fuse_class(other->node) : FUSE_OPAQUE;
-		if (node_operand(n, i) == z && other->type == z->type &&
+		if (node_operand(n, i) == z && other->type == z->type && value_used_once(other) &&
 		    (c == FUSE_OPAQUE || c == FUSE_ELEMENTWISE))
 			return other;
 	}

@@ -64,9 +64,9 @@ int hyperparameter(const Value *v);
  * the vector itself (column `bias` of the op). Otherwise returns NULL. Also returns NULL if no
  * kernel reads the sum from memory: the reader's loops then add the vector at no cost. */
 Value *bias_of(const Target *t, const Node *n);
-/* The value that n adds to the product's result, if nobody else reads the result and the value is not computed by readers, as a
- * broadcast is; NULL: n is no such sum, or its type has fewer than 32 bits, so that the product would be rounded before
- * the addition. */
+/* The value that n adds to the product's result, if nobody else reads the result and only n reads the value: the product
+ * may be added in the value's place, so it must not read the value itself. NULL: n is no such sum, the value is computed by
+ * its readers, as a broadcast is, or the type has fewer than 32 bits, so that the product would be rounded first. */
 Value *added_to_product(const Node *n, const Node *product);
 /* A product's reader whose operation the product's library may apply. The reader's loops read the product
  * from memory. If the library runs both, the product's own kernel is not launched (Kernel.serves). */

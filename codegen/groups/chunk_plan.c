@@ -114,6 +114,22 @@ operands_fit(const Chunks *c)
 	return true;
 }
 
+/* Have values room for the axes of the levels in front of their own, and one more while an axis is split? */
+static bool
+ranks_fit(const Chunks *c)
+{
+	const Function *f = c->levels[0].f;
+	const Node *ret = function_return(f);
+	int most = 0;
+
+	for (int i = 0; i < f->params.n; i++)
+		most = f->params.at[i]->type->rank > most ? f->params.at[i]->type->rank : most;
+	for (int i = 0; i < ret->n_operands; i++)
+		most = node_operand(ret, i)->type->rank > most ? node_operand(ret, i)->type->rank
+		                                               : most;
+	return most + c->n + 1 <= MAX_RANK;
+}
+
 /* Cuts with at most so many levels; false: there is no more than one chunk. */
 static bool
 cut_levels(Arena *arena, const Function *body, Value *product, int64_t rows, int most, Chunks *c)
@@ -151,7 +167,7 @@ chunks_plan(Arena *arena, const Function *body, Value *product, int64_t rows, Ch
 {
 	for (int most = MAX_CHUNK_LEVELS; most > 0; most--) {
 		bool cut = cut_levels(arena, body, product, rows, most, out);
-		if (cut && results_combine(out) && operands_fit(out))
+		if (cut && ranks_fit(out) && results_combine(out) && operands_fit(out))
 			return true;
 		chunks_drop(out);
 	}
