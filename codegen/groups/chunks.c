@@ -169,15 +169,36 @@ neutral_of(Combine how)
 	                             : INFINITY;
 }
 
-static Value *
-combine(Builder *b, Combine how, Value *x, Value *y)
+static ReduceKind
+reduce_of(Combine how)
 {
 	static const ReduceKind kinds[] = {[COMBINE_SUM] = REDUCE_SUM,
 	                                   [COMBINE_PROD] = REDUCE_PROD,
 	                                   [COMBINE_MAX] = REDUCE_MAX,
 	                                   [COMBINE_MIN] = REDUCE_MIN};
 
-	return b_binary(b, reduce_pair[kinds[how]], x, y);
+	return kinds[how];
+}
+
+static Value *
+combine(Builder *b, Combine how, Value *x, Value *y)
+{
+	return b_binary(b, reduce_pair[reduce_of(how)], x, y);
+}
+
+/* The type in which parts of a result are combined: sums of many parts in 16 bits would lose digits. */
+static DType
+carried_dtype(DType d)
+{
+	return dtype_is_float(d) && dtype_info[d].bits < 32 ? F32 : d;
+}
+
+/* Combines the parts that lie along an axis of v. */
+static Value *
+combine_axis(Builder *b, Combine how, Value *v, int axis)
+{
+	return b_reduce(b, reduce_of(how), b_cast(b, v, carried_dtype(v->type->dtype)),
+	                (Ints){.n = 1, .at = {axis}});
 }
 
 /* Adds the rows of the range to those of earlier ranges. rows: [chunks, part] */
@@ -203,8 +224,7 @@ add_rows(Expansion *e, const Range *r, int i, Value *rows)
 		                        : v;
 		return;
 	}
-	v = b_reduce(&e->b, (ReduceKind)(of->combine - COMBINE_SUM), v,
-	             (Ints){.n = 1, .at = {lead}});
+	v = combine_axis(&e->b, of->combine, v, lead);
 	e->rows[i] = e->rows[i] ? combine(&e->b, of->combine, e->rows[i], v) : v;
 }
 
@@ -217,17 +237,9 @@ join_rows(Expansion *e, int i)
 	for (int k = e->c->n - 2; k >= 0; k--) {
 		const ValueCut *of = cut_of_result(&e->c->levels[k], i);
 		v = of->axis >= 0 ? join_axis(&e->b, v, k, k + of->axis)
-		                  : b_reduce(&e->b, (ReduceKind)(of->combine - COMBINE_SUM), v,
-		                             (Ints){.n = 1, .at = {k}});
+		                  : combine_axis(&e->b, of->combine, v, k);
 	}
 	return v;
-}
-
-/* The type in which parts of a result are combined: sums of many parts in 16 bits would lose digits. */
-static DType
-carried_dtype(DType d)
-{
-	return dtype_is_float(d) && dtype_info[d].bits < 32 ? F32 : d;
 }
 
 /* ---- the loop */
@@ -409,9 +421,8 @@ chunks_expand(const Chunks *c, Node *call)
 		add_range(&e, done, 1, l->cut.units - done);
 	for (int i = 0; i < call->n_results; i++) {
 		Value *old = node_result(call, i);
-		Value *v = is_carried(c, i) ? b_cast(&e.b, e.carried[i], old->type->dtype)
-		                            : join_rows(&e, i);
-		value_replace_uses(old, v);
+		Value *v = is_carried(c, i) ? e.carried[i] : join_rows(&e, i);
+		value_replace_uses(old, b_cast(&e.b, v, old->type->dtype));
 	}
 	node_erase(call);
 }

@@ -41,17 +41,19 @@ linear_loss_takes(const Target *t, const Function *body)
 	return takes;
 }
 
-static void
+static bool
 linear_loss_expand(const Target *t, Node *call)
 {
 	Arena *arena = arena_new();
 	Chunks c;
+	bool cut = plan(t, called_function(call), arena, &c);
 
-	if (plan(t, called_function(call), arena, &c)) {
+	if (cut) {
 		chunks_expand(&c, call);
 		chunks_drop(&c);
 	}
 	arena_free(arena);
+	return cut;
 }
 
 const GroupStrategy group_strategy_linear_loss = {.group = &group_linear_loss,

@@ -56,12 +56,9 @@ open_or_keep(const Target *target, Node *call, IntMap *opened)
 	CallAttr *a = call->attr;
 	const GroupStrategy *s = group_strategy(target, a->callee);
 
-	if (!s)
+	a->gradient = s ? NULL : a->gradient;
+	if (!s || (s->expand && !s->expand(target, call)))
 		group_open(call, opened);
-	else if (s->expand)
-		s->expand(target, call);
-	else
-		a->gradient = NULL;
 }
 
 typedef struct {
@@ -95,18 +92,39 @@ takes(void *ctx, const Function *body)
 	return group_strategy(ctx, body) != NULL;
 }
 
+/* By value id: does a product or a loop of the forward pass depend on the value? */
+static bool *
+lead_to_products(Pass *p, const Function *f)
+{
+	bool *leads = NEW_ARRAY(p->scratch, bool, f->next_value_id);
+
+	for_each_node_reverse(f, n) {
+		bool ends = op_row(n)->precision == PRECISION_LOW ||
+		            op_row(n)->fuse == FUSE_CONTROL;
+		bool any = ends && n->phase != PHASE_BACKWARD;
+		for (int i = 0; i < n->n_results; i++)
+			any |= leads[node_result(n, i)->id];
+		for (int i = 0; any && i < n->n_operands; i++)
+			if (node_operand(n, i))
+				leads[node_operand(n, i)->id] = true;
+	}
+	return leads;
+}
+
 /* Finds groups that span both passes. The model's user may read all values of a program that has no loss. */
 static void
-find_groups(Pass *p, Function *f, Target *target)
+find_groups(Pass *p, Function *f, Target *target, StrMap *said)
 {
 	Recognition r = {.m = f->module,
 	                 .scratch = p->scratch,
 	                 .diag = p->diag,
 	                 .f = f,
+	                 .n_values = f->next_value_id,
 	                 .by_hash = intmap_new(p->scratch),
-	                 .said = strmap_new(p->scratch),
+	                 .said = said,
 	                 .takes = takes,
-	                 .ctx = target};
+	                 .ctx = target,
+	                 .leads_to_product = lead_to_products(p, f)};
 	bool found = false;
 
 	for_each_node(f, n)
@@ -131,6 +149,7 @@ static bool
 run_ungroup(Pass *p, Module *m)
 {
 	IntMap *opened = intmap_new(p->scratch);
+	StrMap *said = strmap_new(p->scratch); /* the notes so far, of all functions */
 	int n_functions = m->functions.n;
 
 	for (int i = 0; i < n_functions; i++) {
@@ -144,7 +163,7 @@ run_ungroup(Pass *p, Module *m)
 		if (f->kind != FUNCTION_PLAIN)
 			continue;
 		if (f->role != ROLE_FORWARD && f->role != ROLE_INFERENCE)
-			find_groups(p, f, target);
+			find_groups(p, f, target, said);
 		open_groups(p, f, target, opened);
 	}
 	drop_unreached(p, m);

@@ -144,18 +144,25 @@ may_overwrite(const Node *n, int i, int r)
 	return k && !k->moves && kernel_may_overwrite(k, i, k->n_inputs + r);
 }
 
-/* Is the value, which the first micro-batch stores, added to a copy of the old sum in later ones (running_sums.c)? */
+/* Is the value read by nothing but its store in the first micro-batch, and by one node that makes of it what later
+ * micro-batches store (running_sums.c)? A store may be a copy, which would overwrite the value for other readers. */
 static bool
 is_added_later(const Value *v, const State *s)
 {
+	int additions = 0;
+
 	for_each_use(v, u) {
-		const Node *n = u->user;
+		const Node *n = u->user, *later = NULL;
+		if (stored_state(n) == s && n->when == WHEN_FIRST)
+			continue;
 		for (int i = 0; n->when == WHEN_LATER && i < n->n_results; i++)
 			for_each_use(node_result(n, i), store)
-				if (stored_state(store->user) == s)
-					return true;
+				later = stored_state(store->user) == s ? store->user : later;
+		if (!later)
+			return false;
+		additions++;
 	}
-	return false;
+	return additions == 1;
 }
 
 static bool
@@ -164,14 +171,13 @@ is_in_state(const Value *v, const State *s)
 	return v->region == REGION_STATE && v->offset == s->offset;
 }
 
-/* Is the value x read when, in the same micro-batch, y has been computed in its place? Storing x there is no reading. */
+/* Does a node read x, or store x, after y has overwritten x in the same micro-batch? */
 static bool
-is_read_behind(const Plan *p, const Value *x, const Value *y, const State *s)
+is_read_behind(const Plan *p, const Value *x, const Value *y)
 {
 	for_each_use(x, u)
 		if (p->position[u->user->id] > p->position[y->node->id] &&
-		    (when_runs(u->user->when) & when_runs(y->node->when)) &&
-		    stored_state(u->user) != s)
+		    (when_runs(u->user->when) & when_runs(y->node->when)))
 			return true;
 	return false;
 }
@@ -192,14 +198,14 @@ fits_in_state(const Plan *p, State *s, Value *v)
 	for (int i = 0; i < p->in_state[s->id].values.n; i++) {
 		const Value *u = p->in_state[s->id].values.at[i];
 		bool before = p->position[u->node->id] < p->position[n->id];
-		if (is_read_behind(p, before ? u : v, before ? v : u, s))
+		if (is_read_behind(p, before ? u : v, before ? v : u))
 			return false;
 	}
 	return !storage_any_value(&p->storage, s, old_read_later, &(Overwrite){p, s, v});
 }
 
-/* The operand in whose place its reader computes v, and which nobody reads later; NULL: there is none, or v overwrites another
- * operand, which lies in the state's place. */
+/* An operand of v's node that the node may overwrite with v, and that no later node reads; NULL: the node has no such operand,
+ * or another operand already lies in the state's place. */
 static Value *
 beginning_of(const Plan *p, const State *s, const Value *v)
 {

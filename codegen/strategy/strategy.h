@@ -62,8 +62,8 @@ typedef struct {
 	bool (*takes)(const Target *t, const Function *body);
 	/* Emits the whole body of the kernel, from the nodes of lw->f. NULL: the group is no kernel. */
 	void (*emit)(Lower *lw);
-	/* Puts nodes in place of the call, such as a loop. NULL: `emit` makes a kernel. */
-	void (*expand)(const Target *t, Node *call);
+	/* Puts nodes in place of the call, such as a loop; false: changes nothing. NULL: `emit` makes a kernel. */
+	bool (*expand)(const Target *t, Node *call);
 } GroupStrategy;
 /* ---- strategies.c: the first strategy that takes the group; NULL: its nodes become kernels of
  * their own. */

@@ -27,6 +27,8 @@ typedef struct {
 	 * looks for groups before autograd, when targets are not known; else for groups that span both passes. */
 	bool (*takes)(void *ctx, const Function *body);
 	void *ctx;
+	/* By value id, with `takes`: does a product or a loop of the forward pass depend on the value? */
+	const bool *leads_to_product;
 } Recognition;
 
 struct GroupRow {

@@ -24,22 +24,27 @@ param_for(LossBody *b, Value *v)
 	return p;
 }
 
-/* Does the node view or repeat a constant or an index? */
+/* Does the node view or repeat an index, or one number? Other constants are parameters, of which a chunk reads its part. */
 static bool
-is_made_of_nothing(const Node *n)
+is_index_or_number(const Node *n)
 {
 	const Value *x = n->n_operands ? node_operand(n, 0) : NULL;
+	double number;
 
 	if (op_row(n)->effect || n->n_results != 1 || n->n_operands > 1)
 		return false;
-	return !x || (op_row(n)->fuse == FUSE_VIEW && x->node && is_made_of_nothing(x->node));
+	if (!x)
+		return !value_constant(node_result(n, 0)) ||
+		       value_splat(node_result(n, 0), &number);
+	return op_row(n)->fuse == FUSE_VIEW && x->node && is_index_or_number(x->node);
 }
 
+/* Do only nodes of the body read v? */
 static bool
-only_members_read(const LossMatch *m, const Value *v)
+is_read_inside(const LossBody *b, const Value *v)
 {
 	for_each_use(v, u)
-		if (!linear_loss_has(m, u->user))
+		if (!intmap_get(b->inside, u->user->id, NULL) && !linear_loss_has(b->m, u->user))
 			return false;
 	return true;
 }
@@ -47,17 +52,18 @@ only_members_read(const LossMatch *m, const Value *v)
 /* Is the node, on which the product does not depend, computed inside the group? So are nodes with a large result, such as
  * labels that are compared with the number of a class, if computing them again is cheap. */
 static bool
-is_pulled(const LossMatch *m, const Node *n)
+is_pulled(const LossBody *b, const Node *n)
 {
+	const LossMatch *m = b->m;
 	FuseClass c = node_fuse_class(n);
 	bool cheap = c == FUSE_ELEMENTWISE || c == FUSE_VIEW || c == FUSE_INDEX;
 
-	if (is_made_of_nothing(n))
+	if (is_index_or_number(n))
 		return true;
 	return linear_loss_is_large(m, node_result(n, 0)) && !op_row(n)->effect &&
 	       n->when == WHEN_ALWAYS &&
 	       (cheap ||
-	        (op_row(n)->precision == PRECISION_LOW && only_members_read(m, node_result(n, 0))));
+	        (op_row(n)->precision == PRECISION_LOW && is_read_inside(b, node_result(n, 0))));
 }
 
 /* Does every row of n read the whole of operand i? Then the views of it, such as a transposed weight, are computed
@@ -82,7 +88,7 @@ add_node(LossBody *b, const Node *n, bool views)
 		if (!v || !v->node)
 			continue;
 		bool view = value_viewed(v) && (views || is_read_whole(b->m, n, i));
-		if (view || is_pulled(b->m, v->node))
+		if (view || is_pulled(b, v->node))
 			add_node(b, v->node, view);
 	}
 }
@@ -119,15 +125,6 @@ copy_node(LossBody *b, const Node *n)
 		           (uint64_t)(uintptr_t)node_result(copy, i));
 }
 
-static bool
-others_read(const LossMatch *m, const Value *v)
-{
-	for_each_use(v, u)
-		if (!linear_loss_has(m, u->user))
-			return true;
-	return false;
-}
-
 static void
 build_body(LossBody *b)
 {
@@ -143,7 +140,7 @@ build_body(LossBody *b)
 		copy_node(b, n);
 		for (int k = 0; linear_loss_has(m, n) && k < n->n_results; k++) {
 			Value *v = node_result(n, k);
-			if (!others_read(m, v))
+			if (is_read_inside(b, v))
 				continue;
 			vec_push(m->r->scratch, &b->results, v);
 			vec_push(m->r->scratch, &copies, body_value(b, v));
@@ -218,7 +215,7 @@ recognize_axis(Recognition *r, Node *n, int axis, const char **why)
 	LossBody b = {.m = &m, .inside = intmap_new(r->scratch), .copy = intmap_new(r->scratch)};
 
 	if (!linear_loss_match(&m)) {
-		*why = m.why && linear_loss_is_last(&m) ? m.why : NULL;
+		*why = m.why;
 		return false;
 	}
 	b.body = group_begin(r->m, &group_linear_loss);
@@ -232,24 +229,35 @@ recognize_axis(Recognition *r, Node *n, int axis, const char **why)
 	return true;
 }
 
-/* n may be the last product, if its result is larger than what it is computed from. */
+/* Is n a product that may be the model's last one: of floats, larger than its operand 0, and no later product or loop of the
+ * forward pass depends on it? */
+static bool
+may_be_last(const Recognition *r, const Node *n)
+{
+	if (op_row(n)->precision != PRECISION_LOW || n->n_operands < 2 || n->n_results != 1 ||
+	    n->phase == PHASE_BACKWARD)
+		return false;
+	const Value *z = node_result(n, 0);
+	return dtype_is_float(z->type->dtype) && z->type->n > node_operand(n, 0)->type->n &&
+	       z->id < r->n_values && value_used(z) && !r->leads_to_product[z->id];
+}
+
+/* Notes only the reason at the first axis, which mostly counts rows. */
 static bool
 recognize_linear_loss(Recognition *r, Node *n)
 {
 	const char *why = NULL, *other;
-	const Value *z = node_result(n, 0);
 	bool first = true;
 
-	if (op_row(n)->precision != PRECISION_LOW || n->n_operands < 2 || n->n_results != 1 ||
-	    !dtype_is_float(z->type->dtype) || n->phase == PHASE_BACKWARD ||
-	    z->type->n <= node_operand(n, 0)->type->n)
+	if (!may_be_last(r, n))
 		return false;
-	for (int i = 0; i < z->type->rank; i++) {
-		if (z->type->dims[i] < 2)
+	Type t = node_result(n, 0)->type;
+	for (int i = 0; i < t->rank; i++) {
+		if (t->dims[i] < 2)
 			continue;
 		if (recognize_axis(r, n, i, first ? &why : &other))
 			return true;
-		first = false; /* the reason at the first axis, which counts rows, is the useful one */
+		first = false;
 	}
 	if (why)
 		group_note(r, &group_linear_loss, n, why);

@@ -41,13 +41,15 @@ rows_of(const LossMatch *m, const Value *v)
 	return v && intmap_get(m->rows, v->id, &axis) ? (int)axis : -1;
 }
 
-static bool
-is_reached(const LossMatch *m, const Node *n)
+/* How many operands of n are values whose rows are followed. */
+static int
+reads_rows(const LossMatch *m, const Node *n)
 {
+	int read = 0;
+
 	for (int i = 0; i < n->n_operands; i++)
-		if (rows_of(m, node_operand(n, i)) >= 0)
-			return true;
-	return false;
+		read += rows_of(m, node_operand(n, i)) >= 0;
+	return read;
 }
 
 const Factor *
@@ -69,19 +71,27 @@ linear_loss_factor(const LossMatch *m, const Node *n)
 	return f;
 }
 
+static void
+add_rows(LossMatch *m, const Value *v, int axis)
+{
+	intmap_put(m->rows, v->id, (uint64_t)axis);
+	for_each_use(v, u)
+		m->pending++;
+}
+
 /* Follows the rows through n. A product and a sum over rows end the way. */
 static bool
 follow(LossMatch *m, Node *n)
 {
-	const Factor *f = op_row(n)->effect || n->when != WHEN_ALWAYS ? NULL
-	                                                              : linear_loss_factor(m, n);
+	bool always = !op_row(n)->effect && n->when == WHEN_ALWAYS;
+	const Factor *f = always ? linear_loss_factor(m, n) : NULL;
 
 	if (!f)
 		return false;
 	vec_push(m->r->scratch, &m->reached, n);
 	for (int i = 0; i < n->n_results && !is_product(n); i++)
 		if (f->result[i].kind == SHARE_CUT)
-			intmap_put(m->rows, node_result(n, i)->id, (uint64_t)f->result[i].axis);
+			add_rows(m, node_result(n, i), f->result[i].axis);
 	return true;
 }
 
@@ -119,11 +129,13 @@ leaves_out(const LossMatch *m, const Node *n)
 static bool
 follow_all(LossMatch *m)
 {
-	intmap_put(m->rows, node_result(m->product, 0)->id, (uint64_t)m->axis);
+	add_rows(m, node_result(m->product, 0), m->axis);
 	vec_push(m->r->scratch, &m->reached, m->product);
-	for (Node *n = m->product->next; n; n = n->next) {
-		if (!is_reached(m, n))
+	for (Node *n = m->product->next; n && m->pending > 0; n = n->next) {
+		int read = reads_rows(m, n);
+		if (!read)
 			continue;
+		m->pending -= read;
 		if (reads_large(m, n) &&
 		    (leaves_out(m, n) || (is_product(n) && n->phase != PHASE_BACKWARD)))
 			return false;
@@ -183,27 +195,6 @@ run_together(LossMatch *m)
 			return false;
 		for (int i = 0; depends && i < n->n_results; i++)
 			intmap_put(outside, node_result(n, i)->id, 1);
-	}
-	return true;
-}
-
-bool
-linear_loss_is_last(const LossMatch *m)
-{
-	IntMap *depends = intmap_new(
-		m->r->scratch); /* ids of the values that depend on the product */
-
-	intmap_put(depends, node_result(m->product, 0)->id, 1);
-	for (Node *n = m->product->next; n; n = n->next) {
-		bool reads = false;
-		for (int i = 0; i < n->n_operands; i++)
-			reads |= node_operand(n, i) &&
-			         intmap_get(depends, node_operand(n, i)->id, NULL);
-		if (reads && n->phase != PHASE_BACKWARD &&
-		    (is_product(n) || op_row(n)->fuse == FUSE_CONTROL))
-			return false;
-		for (int i = 0; reads && i < n->n_results; i++)
-			intmap_put(depends, node_result(n, i)->id, 1);
 	}
 	return true;
 }

@@ -10,6 +10,7 @@ typedef struct {
 	Node *product;
 	int axis; /* of the product's result: rows lie along it */
 	IntMap *rows; /* value id -> axis along which the rows of a value lie that depends on the product */
+	int pending;         /* readers of these values that were not visited yet */
 	IntMap *member;      /* ids of the nodes that become part of the group */
 	VEC(Node *) reached; /* nodes that depend on the product, row by row, in order */
 	Node *last;          /* the last member */
@@ -21,8 +22,6 @@ bool linear_loss_match(LossMatch *m);
 /* The loop of n over the rows; NULL: n cannot be computed row by row. */
 const Factor *linear_loss_factor(const LossMatch *m, const Node *n);
 bool linear_loss_is_large(const LossMatch *m, const Value *v);
-/* Does no product and no loop of the forward pass depend on the product? */
-bool linear_loss_is_last(const LossMatch *m);
 bool linear_loss_has(const LossMatch *m, const Node *n); /* is n a member? */
 
 #endif

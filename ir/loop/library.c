@@ -188,6 +188,10 @@ library_stays_inside(const Kernel *k, const LibraryCall *c, Text *why)
 				            k->buffers.at[y].name);
 				return false;
 			}
+		if (b->from && i != LIBRARY_ADDED && !library_writes(c, i)) {
+			text_printf(why, "it reads %s, which it overwrites", b->name);
+			return false;
+		}
 		if (library_writes(c, i) && b->kind == BUFFER_IN) {
 			text_printf(why, "its result goes into the input %s", b->name);
 			return false;

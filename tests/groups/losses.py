@@ -74,6 +74,7 @@ CASES = {
     "shifted": Case([*HIDDEN, add("MatMul", ["h", "weight"], "l0"), add("Slice", ["l0", "zero", "minus_one", "one"], "logits")],
                     logits=(ROWS, TOKENS - 1, CLASSES)),
     "two_products": Case([*HIDDEN, add("MatMul", ["h", "weight"], "l0"), add("MatMul", ["e", "weight2"], "l1"), add("Add", ["l0", "l1"], "logits")]),
+    "lora": Case(HEAD, ["--loss=cross_entropy", "--lora=weight,rank=3"]),
     "few_classes": Case([*HIDDEN, add("MatMul", ["h", "narrow"], "logits")], logits=(ROWS, TOKENS, 7), tensors={"narrow": (WIDTH, 7)},
                         recognized=False),
     "logits_returned": Case(HEAD, ["--loss=cross_entropy:logits"], outputs=("logits", "h")),
