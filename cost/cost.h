@@ -17,10 +17,34 @@ typedef enum {
 	N_MATHS,
 } Math;
 
+extern const char *const math_names[]; /* "f32", "f64", "tf32", "16", "8" */
+
+/* How fast a library's products are. */
 typedef struct {
 	double peak;    /* FLOP/s */
-	double reached; /* fraction of the peak that a library's large products reach */
+	double reached; /* fraction of the peak that the main loop of a library's kernels reaches */
+	/* what begins and ends a tile takes as long as so many elements of the sum */
+	double begin_k;
+	double transposed; /* factor of the speed where the first operand's rows are the sum's axis */
+	/* bytes: factor of the speed where operands are less aligned */
+	int64_t alignment;
+	double unaligned;
 } ProductRate;
+
+/* Numbers of the formulas in predict.c that no datasheet has: fitted to measured launches by bench/gpu/fit.py. */
+typedef struct {
+	double cached_bytes;  /* launches that move less find their bytes in the cache */
+	double start_seconds; /* of a kernel of loops */
+	double overlap; /* of memory, instructions and steps: 1: their times add up; large: the longest counts */
+	double step_seconds;     /* of a step of a part */
+	double cached_step;      /* fraction of step_seconds, where the bytes are in the cache */
+	double alone_slowdown;   /* of instructions, where a processor holds a single block */
+	double tile_reached;     /* fraction of the peak, of matrix products in generated loops */
+	double call_seconds;     /* of a library's product */
+	double call_overlap;     /* as overlap, of a product's memory traffic and arithmetic */
+	double split_seconds;    /* to add up the parts of a sum that the library cuts */
+	double unaligned_memory; /* fraction of the memory's rate, where operands are not aligned */
+} CostFit;
 
 /* Rates are in bytes/s or FLOP/s, times in seconds. */
 typedef struct {
@@ -36,10 +60,10 @@ typedef struct {
 	/* shared_bytes: shared memory of a multiprocessor; block_shared_bytes: what a block takes
 	 * of it in addition to its arrays */
 	int64_t shared_bytes, block_shared_bytes;
-	int64_t cache_bytes; /* the last-level cache, which all multiprocessors share */
-	double cache_rate;
+	double cache_rate;         /* of the last-level cache, which all multiprocessors share */
 	double loop_rate[N_MATHS]; /* rate of generated code, for f32 and f64 */
 	ProductRate products[N_MATHS];
+	const CostFit *fit;
 } Chip;
 
 typedef struct {
@@ -52,7 +76,8 @@ typedef struct {
 	const char *target;
 	const Chip *chip;
 	double memory_rate;
-	double launch; /* from the end of a kernel to the start of the next */
+	double memory_reached; /* fraction of this rate that kernels reach */
+	double launch;         /* from the end of a kernel to the start of the next */
 	/* rate and latency of a copy between host and device, in one direction */
 	double host_rate, host_latency;
 	int joined;                /* number of devices that the fast link joins */
@@ -62,15 +87,14 @@ typedef struct {
 	double link_hop, network_hop;
 } Machine;
 
-/* Seconds from the end of a kernel to the start of the next, on NVIDIA's GPUs. PyTorch's issue 161104: a
- * kernel that adds 1024 numbers takes 1.1 to 1.3 us. */
-#define CUDA_LAUNCH 1.3e-6
+/* Seconds from the end of a kernel to the start of the next, where a graph launches them: 0.4 to 1.2 us in ten steps on an H200
+ * (launch_gap in bench/results/gpu-bench*.json). */
+#define CUDA_LAUNCH 0.9e-6
 
 /* ---- machines.c: ends with NULL */
 extern const Machine *const machine_table[];
 const Machine *machine_find(const char *name); /* NULL: unknown */
 
-/* ---- predict.c */
 /* What to predict for: a machine, and a number of ranks. */
 typedef struct Outlook {
 	const Machine *machine;
@@ -81,28 +105,79 @@ typedef struct Outlook {
 	const int64_t *shard_at; /* as in RunFacts; NULL: no state is divided */
 } Outlook;
 
-/* Which resource of the machine limits a launch. */
-typedef enum { BOUND_COMPUTE, BOUND_MEMORY, BOUND_CACHE, BOUND_HOST, BOUND_LINK, N_BOUNDS } Bound;
+/* ---- work.c: what an instruction asks of a machine; the same for all machines */
+typedef enum {
+	WORK_NONE, /* takes no time */
+	WORK_LOOPS,
+	WORK_PRODUCT,     /* of a library */
+	WORK_CONVOLUTION, /* of a library, or an adjoint */
+	WORK_COPY,        /* within the device */
+	WORK_FILL,
+	WORK_HOST_COPY, /* between host and device */
+	WORK_COLLECTIVE,
+	N_WORK_CLASSES,
+} WorkClass;
+extern const char *const work_class_names[];
+
+/* A product of m x k and k x n elements, `batch` of them in a launch of the library, in `runs` launches. */
+typedef struct {
+	int64_t m, n, k, batch, runs;
+	int64_t alignment; /* bytes that divide all distances between rows of operands, at most 16 */
+	int64_t transposed; /* 1: the elements of the first operand are adjacent along m */
+} ProductSizes;
+
+typedef struct {
+	WorkClass class;
+	Math math;
+	double bytes, flops;
+	/* Of loops (KernelRecord has the units); `steps` of one part. */
+	double instructions, matrix_flops;
+	int64_t steps, parts, blocks, block_threads, shared_bytes;
+	ProductSizes product; /* of WORK_PRODUCT */
+} Work;
+Work work_of_instruction(const Format *f, const Instruction *in, const Outlook *o);
+
+/* The numbers of Work by name, for printers and readers; ends with a row without a name. */
+typedef struct {
+	const char *name;
+	size_t offset;
+	bool whole; /* int64_t, otherwise double */
+} WorkField;
+extern const WorkField work_fields[];
+
+/* ---- predict.c */
+/* Which resource of the machine limits a launch. latency: steps that wait for each other. */
+typedef enum {
+	BOUND_COMPUTE,
+	BOUND_MEMORY,
+	BOUND_CACHE,
+	BOUND_LATENCY,
+	BOUND_HOST,
+	BOUND_LINK,
+	N_BOUNDS,
+} Bound;
 extern const char *const bound_names[];
 
-/* The prediction for one run of an instruction, where seconds = launch + roofline / utilization /
- * reached. The resource named by `bound` limits the run. */
+/* The prediction for one run of an instruction, where seconds = launch + start + busy. The resource named by `bound` limits
+ * the run. */
 typedef struct {
+	Work work;
 	/* the first of several equal instructions that were merged */
 	const Instruction *instruction;
 	int64_t times; /* runs in a step of one micro-batch */
-	int64_t parts;
-	double flops, bytes;
 	Bound bound;
-	double launch; /* fixed time of a launch */
-	/* time for the launch's bytes or FLOPs at the peak rate of the resource that limits it */
+	double launch; /* from the end of the launch before */
+	double start;  /* fixed time of such a kernel */
+	double busy;   /* time for its bytes, operations and steps */
+	/* time for the launch's bytes or FLOPs at the peak rate of the machine */
 	double roofline;
-	/* fraction of this peak that the launch's parts can use: less than 1 if there are too few
+	/* fraction of the machine that the launch's parts can use: less than 1 if there are too few
 	 * parts */
 	double utilization;
-	double reached; /* fraction of this peak that a library reaches */
 	double seconds;
 } Prediction;
+/* The time of work on a machine; instruction and times are left 0. Of collectives: predict_instruction. */
+Prediction predict_work(const Work *w, const Machine *m);
 /* The fraction of the chip that `blocks` blocks keep busy; each block has `threads` threads and
  * takes some shared memory. */
 double predict_utilization(const Chip *c, int busy_threads, int64_t blocks, int64_t threads,
@@ -132,8 +207,11 @@ PredictedSteps predict_steps(Arena *arena, const Format *f, const Outlook *o);
 
 /* ---- predict.c */
 double prediction_total(const Prediction *p); /* seconds of all runs of the instruction in a step */
-/* fraction of the roofline; 1: nothing is lost except the launch time */
+/* fraction of the roofline; 1: nothing is lost except the launch and start times */
 double prediction_of_roofline(const Prediction *p);
+/* Were launches of this class measured? Convolutions were not: the engine that a library takes for them changes their time
+ * several times over. */
+bool prediction_is_measured(const Prediction *p);
 
 /* ---- timeline.c: when each launch of a step would run */
 typedef struct {

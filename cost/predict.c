@@ -1,26 +1,30 @@
-/* Predicts the time of an instruction on a machine, from the executable's tables only.
- * docs/cost-model.md derives each formula. Nothing is measured here; machines.c has the numbers
- * of each machine. */
+/* Predicts how long an instruction takes on a machine, from what the instruction asks of it (work.c). docs/cost-model.md
+ * explains each formula, and says how well it fits measurements. Nothing is measured here; machines.c has the numbers of each
+ * machine. */
 #include "cost/cost.h"
 
-#include <string.h>
+#include <math.h>
 
-const char *const bound_names[] = {"compute", "memory", "cache", "host", "link", NULL};
+const char *const bound_names[] = {"compute", "memory", "cache", "latency", "host", "link", NULL};
 
-/* The type in which operands of a product are multiplied; types not listed are computed as f32. */
-static const Math product_math[N_DTYPES] = {
-	[F64] = MATH_F64,           [F16] = MATH_16_BITS,   [BF16] = MATH_16_BITS,
-	[F8E4M3] = MATH_8_BITS,     [F8E5M2] = MATH_8_BITS, [F8E4M3FNUZ] = MATH_8_BITS,
-	[F8E5M2FNUZ] = MATH_8_BITS, [S8] = MATH_8_BITS,     [U8] = MATH_8_BITS,
-};
-
-RunFacts
-predict_facts(const Outlook *o)
+/* Seconds of work that overlaps in part. overlap 1: nothing overlaps, and the times add up; large: only the longest counts. */
+static double
+together(double a, double b, double c, double overlap)
 {
-	RunFacts facts = {.ranks = o->ranks, .mode = o->mode, .shard_at = o->shard_at};
+	return pow(pow(a, overlap) + pow(b, overlap) + pow(c, overlap), 1 / overlap);
+}
 
-	facts.holds = ONLY_APART | (o->ranks > 1 || o->mode ? run_holds(&facts, false, false) : 0);
-	return facts;
+static double
+memory_rate(const Machine *m)
+{
+	return m->memory_rate * m->memory_reached;
+}
+
+/* Do earlier launches leave the bytes in the cache? */
+static bool
+is_cached(const Work *w, const Machine *m)
+{
+	return w->bytes <= m->chip->fit->cached_bytes;
 }
 
 /* ---- parts */
@@ -54,168 +58,164 @@ predict_utilization(const Chip *c, int busy_threads, int64_t blocks, int64_t thr
 	return time ? (double)blocks / (double)time : 1;
 }
 
-/* ---- kernels */
-/* The time to move the bytes: at the cache's rate if all bytes of the launch fit there, because
- * earlier launches have left the bytes in the cache; otherwise at the memory's rate. */
+/* ---- the ideal: all bytes and operations at the peak rates */
+/* Bytes move at the cache's rate if all bytes of the launch fit there, because earlier launches have left them in the cache. */
 static void
-move_bytes(Prediction *p, const Machine *m)
+set_roofline(Prediction *p, const Machine *m, double flops, double peak)
 {
-	bool near = p->bytes <= (double)m->chip->cache_bytes;
+	bool near = is_cached(&p->work, m);
 
 	p->bound = near ? BOUND_CACHE : BOUND_MEMORY;
-	p->roofline = p->bytes / (near ? m->chip->cache_rate : m->memory_rate);
-}
-
-static void
-compute_flops(Prediction *p, double rate)
-{
-	if (p->flops / rate <= p->roofline)
+	p->roofline = p->work.bytes / (near ? m->chip->cache_rate : m->memory_rate);
+	if (flops / peak <= p->roofline)
 		return;
 	p->bound = BOUND_COMPUTE;
-	p->roofline = p->flops / rate;
+	p->roofline = flops / peak;
 }
 
-/* The type in which a kernel of loops computes: MATH_F64 if its largest float argument is f64,
- * otherwise MATH_F32. */
-static Math
-loop_math(const Format *f, const KernelRecord *k)
+/* ---- loops */
+/* The time of the instructions, or of matrix products. */
+static double
+computing_seconds(const Work *w, const Chip *c)
 {
-	int64_t most = -1;
-	uint32_t dtype = F32;
-
-	for (uint32_t i = 0; i < k->n_arguments; i++) {
-		const KernelArgument *a = &f->kernel_arguments[k->first_argument + i];
-		if (!dtype_is_float((DType)a->dtype) || a->bytes <= most)
-			continue;
-		most = a->bytes;
-		dtype = a->dtype;
-	}
-	return dtype == F64 ? MATH_F64 : MATH_F32;
-}
-
-/* Predicts a library call. How well a library cuts a product for the machine is part of the
- * published rates. The sizes come from the library call, because the kernel's record describes
- * the loops that the call replaces. */
-static void
-predict_product(Prediction *p, const Format *f, const LibraryCall *c, const Machine *m)
-{
-	Math math = product_math[c->operands[LIBRARY_FIRST].dtype];
-	const ProductRate *rate;
-
-	if (math == MATH_F32 && format_info_is(f, "allow_tf32", "1"))
-		math = MATH_TF32;
-	p->flops = library_flops(c);
-	p->bytes = library_bytes(c);
-	move_bytes(p, m);
-	rate = &m->chip->products[math];
-	compute_flops(p, rate->peak);
-	p->reached = p->bound == BOUND_COMPUTE ? rate->reached : 1;
+	if (w->matrix_flops > 0)
+		return w->matrix_flops / (c->products[w->math].peak * c->fit->tile_reached);
+	double used = predict_utilization(c, c->sum_threads, w->blocks, w->block_threads,
+	                                  w->shared_bytes);
+	return w->instructions / (c->loop_rate[w->math] / 2) / used;
 }
 
 static void
-predict_loops(Prediction *p, const Format *f, const KernelRecord *k, const Machine *m)
+predict_loops(Prediction *p, const Machine *m)
 {
-	int64_t threads = kernel_block_threads(k);
-	int64_t blocks = k->team > 1 ? p->parts : ceil_div(p->parts, threads);
+	const Work *w = &p->work;
+	const Chip *c = m->chip;
+	int64_t held = resident_blocks(c, w->block_threads, w->shared_bytes);
+	double waves = (double)ceil_div(w->blocks, c->processors * held);
+	double peak = w->matrix_flops > 0 ? c->products[w->math].peak : c->loop_rate[w->math];
 
-	move_bytes(p, m);
-	compute_flops(p, m->chip->loop_rate[loop_math(f, k)]);
-	int busy = p->bound == BOUND_COMPUTE ? m->chip->sum_threads : m->chip->busy_threads;
-	p->utilization = predict_utilization(m->chip, busy, blocks, threads, k->shared_bytes);
+	set_roofline(p, m, w->matrix_flops > 0 ? w->matrix_flops : w->flops, peak);
+	bool near = is_cached(w, m);
+	p->utilization = predict_utilization(c, near ? c->sum_threads : c->busy_threads, w->blocks,
+	                                     w->block_threads, w->shared_bytes);
+	double moving = w->bytes / (near ? c->cache_rate : memory_rate(m)) / p->utilization;
+	double computing = computing_seconds(w, c);
+	double waiting = (double)w->steps * waves * c->fit->step_seconds *
+	                 (near ? c->fit->cached_step : 1);
+	p->bound = waiting > moving && waiting > computing ? BOUND_LATENCY
+	           : computing > moving                    ? BOUND_COMPUTE
+	           : near                                  ? BOUND_CACHE
+	                                                   : BOUND_MEMORY;
+	/* A block that has its processor to itself computes only while no bytes move. */
+	p->busy = held == 1 ? moving + computing * c->fit->alone_slowdown
+	                    : together(moving, computing, waiting, c->fit->overlap);
+	p->start = c->fit->start_seconds;
 }
 
-/* Bytes of an argument on the first rank, which has the largest part. */
-static int64_t
-argument_bytes(const Format *f, const Instruction *in, uint32_t i, const Outlook *o)
-{
-	RunFacts facts = predict_facts(o);
-	SlotPlace at;
+/* ---- products of a library */
+/* Libraries cut a product into tiles, one for each processor at a time. They may cut the sum over k, too, so that whole waves of
+ * tiles keep all processors busy. The slowdown says how far smaller tiles stay behind. */
+static const struct {
+	int64_t rows, columns;
+	double slowdown;
+} tiles[] = {{128, 256, 1}, {128, 128, 1.05}, {64, 128, 1.15}, {64, 64, 1.3}, {32, 32, 2}};
 
-	format_place(&f->slots[f->arguments[in->args + i].slot], &facts, 0, &at);
-	return at.bytes;
+/* Seconds with tiles of kind i, and sums cut into `splits`. */
+static double
+tile_seconds(const Work *w, const Chip *c, int i, int64_t splits)
+{
+	const ProductSizes *s = &w->product;
+	const ProductRate *rate = &c->products[w->math];
+	int64_t n = ceil_div(s->m, tiles[i].rows) * ceil_div(s->n, tiles[i].columns) * s->batch;
+	double speed = rate->peak * rate->reached / c->processors / tiles[i].slowdown;
+	double k = (double)s->k / (double)splits + rate->begin_k;
+
+	speed *= s->transposed ? rate->transposed : 1;
+	speed *= s->alignment < rate->alignment ? rate->unaligned : 1;
+	return (double)ceil_div(n * splits, c->processors) * k * 2 *
+	               (double)(tiles[i].rows * tiles[i].columns) / speed +
+	       (splits > 1 ? c->fit->split_seconds : 0);
 }
 
-/* Iterations of a launch that works on a part of its arguments; all iterations if no argument is a part. */
-static int64_t
-part_iterations(const Format *f, const Instruction *in, const KernelRecord *k, const Outlook *o)
+/* Seconds of the best tiles. */
+static double
+product_seconds(const Work *w, const Chip *c)
 {
-	for (uint32_t i = 0; i < in->n_args; i++) {
-		const KernelArgument *a = &f->kernel_arguments[k->first_argument + i];
-		if (f->slots[f->arguments[in->args + i].slot].share == SLOT_PART && a->each)
-			return argument_bytes(f, in, i, o) / a->each;
-	}
-	return k->iterations;
-}
+	enum { SHORTEST = 512, MOST_SPLITS = 16 }; /* elements of a part of a cut sum */
+	double best = INFINITY;
 
-/* k may be a serving kernel: it prepares data for another kernel. Does a library call replace that
- * other kernel? The call does the work of k, too, so k is not launched. */
-static bool
-serves_library(const Format *f, const KernelRecord *k)
-{
-	const KernelRecord *served = k->serves ? &f->kernels[k->serves - 1] : NULL;
-
-	return served && (served->library || serves_library(f, served));
+	for (int i = 0; i < COUNT(tiles); i++)
+		for (int64_t splits = 1;
+		     splits <= MOST_SPLITS && (splits == 1 || w->product.k >= splits * SHORTEST);
+		     splits++)
+			best = fmin(best, tile_seconds(w, c, i, splits));
+	return best;
 }
 
 static void
-predict_kernel(Prediction *p, const Format *f, const Outlook *o)
+predict_product(Prediction *p, const Machine *m)
 {
-	const Instruction *in = p->instruction;
-	const KernelRecord *k = &f->kernels[in->what];
-	double share = 1;
+	const Work *w = &p->work;
+	const ProductRate *rate = &m->chip->products[w->math];
+	double runs = (double)w->product.runs, computing = product_seconds(w, m->chip);
+	double moving = w->bytes / runs / memory_rate(m);
 
-	p->parts = k->iterations;
-	if (k->elements) {
-		format_launch_end(f, k, argument_bytes(f, in, in->n_args - 1u, o), &p->parts);
-	} else {
-		p->parts = part_iterations(f, in, k, o);
-	}
-	if (k->iterations)
-		share = (double)p->parts / (double)k->iterations;
-	if (p->parts == 0 || serves_library(f, k))
-		return;
-	p->launch = o->machine->launch;
-	if (k->library) {
-		predict_product(p, f, &f->library[k->library - 1].call, o->machine);
-		return;
-	}
-	p->flops = share * (double)k->flops;
-	p->bytes = share * (double)k->bytes;
-	predict_loops(p, f, k, o->machine);
+	set_roofline(p, m, w->flops, rate->peak);
+	if (w->product.alignment < rate->alignment)
+		moving /= m->chip->fit->unaligned_memory;
+	p->bound = computing > moving ? BOUND_COMPUTE : BOUND_MEMORY;
+	p->busy = runs * together(moving, computing, 0, m->chip->fit->call_overlap);
+	p->start = runs * m->chip->fit->call_seconds;
+}
+
+/* Which algorithm a library takes for a convolution is not known: its best rate is assumed. */
+static void
+predict_convolution(Prediction *p, const Machine *m)
+{
+	const ProductRate *rate = &m->chip->products[p->work.math];
+
+	set_roofline(p, m, p->work.flops, rate->peak);
+	p->busy = p->roofline / (p->bound == BOUND_COMPUTE ? rate->reached : 1);
+	p->start = m->chip->fit->call_seconds;
 }
 
 /* ---- copies and fills */
-static bool
-is_on_host(const Format *f, const Instruction *in, uint32_t i)
+static void
+predict_copy(Prediction *p, const Machine *m)
 {
-	return space_table[f->slots[f->arguments[in->args + i].slot].space].on_host;
+	set_roofline(p, m, 0, 1);
+	p->busy = p->work.bytes / (p->bound == BOUND_CACHE ? m->chip->cache_rate : memory_rate(m));
+	p->start = m->chip->fit->start_seconds;
 }
 
 static void
-predict_fill(Prediction *p, const Format *f, const Outlook *o)
+predict_host_copy(Prediction *p, const Machine *m)
 {
-	p->bytes = (double)argument_bytes(f, p->instruction, 0, o);
-	p->launch = o->machine->launch;
-	move_bytes(p, o->machine);
+	p->bound = BOUND_HOST;
+	p->launch = m->host_latency;
+	p->roofline = p->busy = p->work.bytes / m->host_rate;
 }
 
-/* A copy within the device reads and writes every byte. */
-static void
-predict_copy(Prediction *p, const Format *f, const Outlook *o)
-{
-	const Machine *m = o->machine;
-	double bytes = (double)argument_bytes(f, p->instruction, 0, o);
+static void (*const predict_class[N_WORK_CLASSES])(Prediction *, const Machine *) = {
+	[WORK_LOOPS] = predict_loops,
+	[WORK_PRODUCT] = predict_product,
+	[WORK_CONVOLUTION] = predict_convolution,
+	[WORK_COPY] = predict_copy,
+	[WORK_FILL] = predict_copy,
+	[WORK_HOST_COPY] = predict_host_copy,
+};
 
-	if (is_on_host(f, p->instruction, 0) || is_on_host(f, p->instruction, 1)) {
-		p->bytes = bytes;
-		p->bound = BOUND_HOST;
-		p->launch = m->host_latency;
-		p->roofline = bytes / m->host_rate;
-	} else {
-		p->bytes = 2 * bytes;
-		p->launch = m->launch;
-		move_bytes(p, m);
-	}
+Prediction
+predict_work(const Work *w, const Machine *m)
+{
+	Prediction p = {.work = *w, .utilization = 1};
+
+	if (!predict_class[w->class])
+		return p;
+	p.launch = m->launch;
+	predict_class[w->class](&p, m);
+	p.seconds = p.launch + p.start + p.busy;
+	return p;
 }
 
 /* ---- collectives, in a ring of n ranks: in each hop a rank sends one n-th of the whole to the
@@ -255,30 +255,24 @@ predict_collective(Prediction *p, const Format *f, const Outlook *o)
 
 	if (n < 2)
 		return;
-	p->bytes = (double)dtype_bytes((DType)c->dtype, c->n);
 	p->bound = BOUND_LINK;
 	p->launch = m->collective_latency +
 	            hop * rings[c->kind].rounds * (rings[c->kind].once ? 1 : n - 1);
-	p->roofline = rings[c->kind].rounds * p->bytes / rate *
-	              (rings[c->kind].whole ? 1 : (n - 1) / (double)n);
+	p->busy = p->roofline = rings[c->kind].rounds * p->work.bytes / rate *
+	                        (rings[c->kind].whole ? 1 : (n - 1) / (double)n);
+	p->seconds = p->launch + p->busy;
 }
 
 /* ---- any instruction */
-static void (*const predict_kind[N_INSTRUCTIONS])(Prediction *, const Format *, const Outlook *) = {
-	[RUN_KERNEL] = predict_kernel,
-	[COPY] = predict_copy,
-	[FILL_ZERO] = predict_fill,
-	[COLLECTIVE] = predict_collective,
-};
-
 Prediction
 predict_instruction(const Format *f, const Instruction *in, const Outlook *o)
 {
-	Prediction p = {.instruction = in, .parts = 1, .utilization = 1, .reached = 1};
+	Work w = work_of_instruction(f, in, o);
+	Prediction p = predict_work(&w, o->machine);
 
-	if (predict_kind[in->kind])
-		predict_kind[in->kind](&p, f, o);
-	p.seconds = p.launch + p.roofline / p.utilization / p.reached;
+	p.instruction = in;
+	if (w.class == WORK_COLLECTIVE)
+		predict_collective(&p, f, o);
 	return p;
 }
 
@@ -315,5 +309,11 @@ prediction_total(const Prediction *p)
 double
 prediction_of_roofline(const Prediction *p)
 {
-	return p->utilization * p->reached;
+	return p->busy > 0 ? p->roofline / p->busy : 1;
+}
+
+bool
+prediction_is_measured(const Prediction *p)
+{
+	return p->work.class != WORK_CONVOLUTION;
 }

@@ -64,7 +64,7 @@ compare_work(const Prediction *a, const Prediction *b)
 	const int streams = compare_numbers(x->stream, y->stream);
 	const int what = compare_numbers(x->kind == COPY || x->kind == FILL_ZERO ? 0 : x->what,
 	                                 y->kind == COPY || y->kind == FILL_ZERO ? 0 : y->what);
-	const int parts = compare_numbers((double)a->parts, (double)b->parts);
+	const int parts = compare_numbers((double)a->work.parts, (double)b->work.parts);
 	const int seconds = compare_numbers(a->seconds, b->seconds);
 
 	return kinds     ? kinds
@@ -72,7 +72,7 @@ compare_work(const Prediction *a, const Prediction *b)
 	       : what    ? what
 	       : parts   ? parts
 	       : seconds ? seconds
-	                 : compare_numbers(a->bytes, b->bytes);
+	                 : compare_numbers(a->work.bytes, b->work.bytes);
 }
 
 /* Orders launches by work, then by position. */

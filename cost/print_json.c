@@ -34,6 +34,7 @@ set_prediction(json_t *j, const Prediction *p)
 	set_microseconds(j, "roofline_us", p->roofline);
 	json_object_set_new(j, "times", json_integer(p->times));
 	json_object_set_new(j, "bound", works ? json_string(bound_names[p->bound]) : json_null());
+	json_object_set_new(j, "measured", json_boolean(prediction_is_measured(p)));
 	json_object_set_new(j, "utilization", json_real(p->utilization));
 	json_object_set_new(j, "of_roofline", json_real(prediction_of_roofline(p)));
 }
@@ -109,6 +110,35 @@ machine_json(const Outlook *o)
 	                 "link_bytes_per_s", link);
 }
 
+/* What the launch asks of any machine: enough for work_read_json and predict_work, on this machine or another, later. */
+static void
+set_work(json_t *j, const Work *w)
+{
+	json_object_set_new(j, "class", json_string(work_class_names[w->class]));
+	json_object_set_new(j, "math", json_string(math_names[w->math]));
+	for (const WorkField *f = work_fields; f->name; f++) {
+		const char *at = (const char *)w + f->offset;
+		json_object_set_new(j, f->name,
+		                    f->whole ? json_integer(*(const int64_t *)at)
+		                             : json_real(*(const double *)at));
+	}
+}
+
+/* The call that a library runs, as text; null: loops. */
+static json_t *
+call_json(const Format *f, const Instruction *n)
+{
+	const KernelRecord *k = n->kind == RUN_KERNEL ? &f->kernels[n->what] : NULL;
+	Text text = {0};
+
+	if (!k || !k->library)
+		return json_null();
+	library_call_print(&text, &f->library[k->library - 1].call, NULL, NULL);
+	json_t *j = json_string(text.at);
+	text_free(&text);
+	return j;
+}
+
 /* The instruction's object with parts, operations and bytes for this number of ranks, and the total of all
  * its runs. */
 static json_t *
@@ -116,9 +146,8 @@ launch_json(const Format *f, const Prediction *p, double total)
 {
 	json_t *j = instruction_json(f, p->instruction);
 
-	json_object_set_new(j, "parts", json_integer(p->parts));
-	json_object_set_new(j, "flops", json_real(p->flops));
-	json_object_set_new(j, "bytes", json_real(p->bytes));
+	set_work(j, &p->work);
+	json_object_set_new(j, "call", call_json(f, p->instruction));
 	set_prediction(j, p);
 	set_microseconds(j, "total_us", prediction_total(p));
 	json_object_set_new(j, "share", json_real(prediction_total(p) / total));

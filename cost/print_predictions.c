@@ -67,9 +67,10 @@ print_row(Text *out, Arena *arena, const Format *f, const Prediction *p, double 
 	text_printf(out, "%11.1f %5.2f%% %5lld %11.1f %7.0f%% %-7s %8lld %9.2f %9.3f  ",
 	            1e6 * prediction_total(p), 100 * prediction_total(p) / total,
 	            (long long)p->times, 1e6 * p->seconds, 100 * prediction_of_roofline(p),
-	            bound_names[p->bound], (long long)p->parts, 1e-6 * p->bytes, 1e-9 * p->flops);
+	            bound_names[p->bound], (long long)p->work.parts, 1e-6 * p->work.bytes,
+	            1e-9 * p->work.flops);
 	print_launch(out, arena, f, p->instruction);
-	text_add(out, "\n");
+	text_add(out, prediction_is_measured(p) ? "\n" : " (not measured)\n");
 }
 
 static void

@@ -11,8 +11,8 @@
 
 #define FORMAT_MAGIC 0x3158434441524721ull /* "!GRADCX1" */
 #define FORMAT_VERSION 24
-#define GRADC_ABI 16
-#define GRADC_ABI_NAME "gradc_abi_16" /* a symbol of the runtime; a mismatch fails at link time */
+#define GRADC_ABI 17
+#define GRADC_ABI_NAME "gradc_abi_17" /* a symbol of the runtime; a mismatch fails at link time */
 /* A hint about models in training form, printed by gradc and its executables. */
 #define TRAINING_FORM_HINT                                                                                \
 	"batch norms take the statistics of their batch and dropout is active: what evaluation computes " \
@@ -116,6 +116,9 @@ typedef struct {
 	 * elements for. 0: every launch runs all iterations. */
 	int64_t elements;
 	int64_t flops, bytes; /* operations and memory traffic of one run */
+	/* Estimates of one run for cost models (KernelWork): instructions of scalar code, of all threads; operations of matrix
+	 * units; team loops that one part runs one after the other. */
+	int64_t instructions, matrix_flops, steps;
 	int64_t shared_bytes; /* bytes of one team's shared arrays */
 	uint32_t team;        /* number of members; 1: no team */
 	/* 1 + the library record that can replace the loops; 0: no library call */

@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 import machine
+import predictions
 import workloads
 
 TRAINS = ("--init=random", "--loss=cross_entropy", "--optimizer=adamw")
@@ -63,14 +64,15 @@ def by_kernel(trace, steps):
 
 
 def predicted(graph, options):
-    """{kernel: (microseconds, bytes, operations) of a run on an H100}, and the operations of a step."""
-    code, text, _ = machine.call(machine.gradc(), "dump", graph, *TRAINS, *options, "--stage=schedule", "--machine=h100",
+    """{kernel: what its launch asks of a machine, and microseconds by cost/} on the machine that runs, and the operations of a step.
+    What is stored stays usable when kernels and formulas change: predictions.py predicts it again."""
+    name = predictions.machine_of(machine.facts()["gpu"]["name"]) or "h100"
+    code, text, _ = machine.call(machine.gradc(), "dump", graph, *TRAINS, *options, "--stage=schedule", f"--machine={name}",
                                  "--format=json")
     if code:
         return {}, None
     launches = [x for x in json.loads(text)["steps"][0]["launches"] if x["op"] == "run"]
-    return ({x["kernel"]: (x["predicted_us"], x["bytes"], x["flops"]) for x in launches},
-            sum(x["flops"] * x.get("times", 1) for x in launches))
+    return {x["kernel"]: predictions.stored_launch(x) for x in launches}, sum(x["flops"] * x.get("times", 1) for x in launches)
 
 
 def by_steps(records, steps):
@@ -141,16 +143,14 @@ def peak_of(options):
 
 
 def kernels_of(measured, plan, recorded):
-    """By what they take of a step: how often, microseconds, what was predicted, bytes and operations a second. `measured` by the trace,
-    whose events take a microsecond or two beside the kernel; where CUPTI has recorded a kernel of this name, its time."""
+    """By what they take of a step: how often, microseconds and what measured them, what a launch asks of a machine. `measured` by the
+    trace, whose events take three microseconds beside the kernel; where CUPTI has recorded a kernel of this name, its time."""
     rows = []
     for name, runs in sorted(measured.items(), key=lambda kv: -sum(kv[1])):
         function = f"gradc_{name}"
         us = recorded[function][1] if function in recorded else 1e6 * statistics.median(runs)
-        row = {"kernel": name, "runs": len(runs) / (TRACED - 1), "us": us}
-        if name in plan:
-            row |= {"predicted_us": plan[name][0], "bytes_per_s": plan[name][1] / us * 1e6, "flops_per_s": plan[name][2] / us * 1e6}
-        rows.append(row)
+        row = {"kernel": name, "launches": len(runs) / (TRACED - 1), "us": round(us, 3), "by": "records" if function in recorded else "events"}
+        rows.append(row | (predictions.COPY if name == "copy" else plan.get(name, {})))
     return rows
 
 
@@ -206,9 +206,16 @@ def show(name, r):
           f"{r['taken_bytes'] / 2**30:.2f} GiB of {(r['planned_bytes'] or 0) / 2**30:.2f} planned, compiled in {r['compile_s']:.1f} s",
           flush=True)
     for k in r["kernels"][:SHOWN]:
-        rate = f"{k['bytes_per_s'] / 1e12:6.2f} TB/s {k['flops_per_s'] / 1e12:7.1f} TFLOP/s" if "bytes_per_s" in k else ""
-        print(f"    {k['kernel'][:48]:48} {k['runs']:5.0f} x {k['us']:9.1f} us, predicted {k.get('predicted_us', 0):9.1f}  {rate}",
+        rate = f"{k.get('bytes', 0) / k['us'] / 1e6:6.2f} TB/s {k.get('flops', 0) / k['us'] / 1e6:7.1f} TFLOP/s" if "bytes" in k else ""
+        print(f"    {k['kernel'][:48]:48} {k['launches']:5.0f} x {k['us']:9.1f} us, predicted {k.get('predicted_us', 0):9.1f}  {rate}",
               flush=True)
+
+
+def show_above(name):
+    """Prints the launches of a result that took more than twice their prediction."""
+    chip, steps = predictions.of_result(machine.result_path(name))
+    if chip and predictions.predict(machine.program("bench_predict"), chip, steps):
+        print("above twice the prediction:", *predictions.above_twice(steps), sep="\n    ")
 
 
 def main():
@@ -228,6 +235,7 @@ def main():
         else:
             show(name, r)
         machine.write(o.name, {**machine.facts(), "options": o.options, "models": found})
+    show_above(o.name)
 
 
 if __name__ == "__main__":

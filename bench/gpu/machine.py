@@ -93,9 +93,14 @@ def facts():
     return {"gpu": gpu, "commit": os.environ.get("GRADC_COMMIT") or (commit.strip() if code == 0 else "unknown")}
 
 
+def result_path(name):
+    """Where a result lies: in $GRADC_RESULTS, else bench/results."""
+    return Path(os.environ.get("GRADC_RESULTS", RESULTS)) / f"{name}.json"
+
+
 def write(name, result):
-    """One JSON of what was found: in $GRADC_RESULTS, else bench/results."""
-    path = Path(os.environ.get("GRADC_RESULTS", RESULTS)) / f"{name}.json"
+    """One JSON of what was found."""
+    path = result_path(name)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=1) + "\n")
     print(f"wrote {path}")

@@ -27,9 +27,6 @@ kernel_record(const Kernel *k, KernelRecord *r, KernelArgument *arguments)
 	for (int i = 0; i < k->n_team; i++)
 		r->team *= (uint32_t)k->team[i];
 	uint32_t *access = memory_zeroed(r->n_arguments + 1, sizeof(*access));
-	kernel_loop_access(k, access);
-	for (uint32_t i = 0; i < r->n_arguments; i++)
-		r->bytes += access[i] ? type_bytes(k->buffers.at[i].type) : 0;
 	kernel_access(k, access);
 	for (int i = 0; i < k->n_inputs + k->n_outputs; i++) {
 		Type t = k->buffers.at[i].type;

@@ -266,6 +266,24 @@ write_four_bit(TableWriter *tw)
 	}
 }
 
+static int64_t
+whole(double x)
+{
+	return x < 0x1p63 ? (int64_t)x : INT64_MAX;
+}
+
+/* What a run of the kernel asks of a machine, in whole numbers. */
+static void
+set_work(KernelRecord *r, const Kernel *k)
+{
+	KernelWork work = kernel_work(k);
+
+	r->bytes = whole(work.bytes);
+	r->instructions = whole(work.instructions);
+	r->matrix_flops = whole(work.matrix_flops);
+	r->steps = whole(work.steps);
+}
+
 /* An estimate of how many iterations of the kernel take ten microseconds. Waking a thread takes
  * about as long, so a thread should run at least this many iterations. */
 static int64_t
@@ -302,6 +320,7 @@ write_kernel(TableWriter *tw, int index)
 	KernelRecord r;
 
 	kernel_record(k, &r, arguments);
+	set_work(&r, k);
 	r.name = format_string(w, k->name);
 	r.first_argument = (uint32_t)w->kernel_arguments.n;
 	for (uint32_t i = 0; i < r.n_arguments; i++)

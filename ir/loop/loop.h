@@ -318,6 +318,15 @@ void lb_forget(LoopBuilder *lb, int first);
 /* Drops statements without side effects whose results are not read, then calls kernel_finish. */
 void kernel_close(LoopBuilder *lb);
 
+/* ---- loop/work.c: what one run of a kernel asks of a machine, estimated from its loops */
+typedef struct {
+	double bytes; /* of arguments, each element counted once for loading and once for storing */
+	double instructions; /* issue slots of scalar code, of all members of all teams */
+	double matrix_flops; /* of MMA statements */
+	double steps; /* team loops that a part runs one after the other, and that may wait for memory */
+} KernelWork;
+KernelWork kernel_work(const Kernel *k);
+
 /* ---- loop/hoist.c: moves loads that are the same in each iteration, and values computed from
  * such loads, out of loops. The kernel must be complete. */
 void kernel_hoist(Kernel *k, Arena *scratch);

@@ -1,6 +1,7 @@
 /* How fast the device can be, and how long a step should take. */
 #include "runtime/train/steps.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,7 +55,9 @@ gpu_row(const Format *f, const char *gpu)
 	for (int i = 0; gpu && i < f->n[SECTION_INFO]; i++) {
 		const char *key = format_text(f, f->info[i].key);
 		size_t n = sizeof(prefix) - 1;
-		if (strncmp(key, prefix, n) == 0 && strncmp(gpu, key + n, strlen(key + n)) == 0)
+		size_t length = strlen(key);
+		if (strncmp(key, prefix, n) == 0 && strncmp(gpu, key + n, length - n) == 0 &&
+		    !isalnum((unsigned char)gpu[length - n])) /* an L40 is no L4 */
 			return format_text(f, f->info[i].value);
 	}
 	return NULL;

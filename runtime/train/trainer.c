@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const int gradc_abi_16 = 16; /* compiled objects refer to this symbol */
+const int gradc_abi_17 = 17; /* compiled objects refer to this symbol */
 
 GradcOptions
 gradc_default_options(void)

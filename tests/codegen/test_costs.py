@@ -6,10 +6,13 @@ import costs
 import pytest
 import reference
 
-MACHINES = {"h100": "cuda-sm_90", "h200": "cuda-sm_90", "a100": "cuda-sm_80"}
+MACHINES = {"h100": "cuda-sm_90", "h200": "cuda-sm_90", "a100": "cuda-sm_80", "b200": "cuda-sm_100", "gb200": "cuda-sm_100",
+            "gb300": "cuda-sm_100", "l4": "cuda-sm_80", "rtx-4090": "cuda-sm_80"}
 OF_KERNELS = {"arguments", "team", "block_threads", "shared_bytes"}
-FIELDS = {"predicted_us", "roofline_us", "times", "bound", "utilization", "of_roofline"}
+FIELDS = {"predicted_us", "roofline_us", "times", "bound", "utilization", "of_roofline", "measured"}
 OF_LAUNCHES = {"op", "stream", "when", "only", "origin", "kernel", "parts", "flops", "bytes"}
+# What a launch asks of any machine (Work in cost/cost.h).
+WORK = {"class", "math", "call", "instructions", "matrix_flops", "steps", "blocks", "m", "n", "k", "batch", "runs", "alignment", "transposed"}
 DIGITS = ("--batch=64", "--loss=cross_entropy", "--optimizer=adamw", "--stage=schedule")
 
 
@@ -35,12 +38,13 @@ def check_step(step, target):
     assert step["step_without_overlap_us"] == step["streams"]["compute"] + step["streams"]["communication"]
     assert step["target"] == target
     for launch in launches:
-        assert set(launch) - {"group", *OF_KERNELS} == OF_LAUNCHES | FIELDS | {"total_us", "share"}
+        assert set(launch) - {"group", *OF_KERNELS} == OF_LAUNCHES | FIELDS | WORK | {"total_us", "share"}
         assert launch["share"] == pytest.approx(launch["total_us"] / total)
         assert launch["total_us"] == pytest.approx(launch["times"] * launch["predicted_us"])
         busy = launch["roofline_us"] / launch["of_roofline"]
-        assert 0 < launch["predicted_us"] - busy < 100 and 0 < launch["of_roofline"] <= launch["utilization"] <= 1
-        assert launch["bound"] in {"compute", "memory", "cache", "host", "link"}
+        assert 0 < launch["predicted_us"] - busy < 100 and 0 < launch["of_roofline"] <= 1 and 0 < launch["utilization"] <= 1
+        assert launch["bound"] in {"compute", "memory", "cache", "latency", "host", "link"}
+        assert launch["measured"] == (launch["class"] != "convolution")
 
 
 @pytest.mark.parametrize("machine, target", MACHINES.items())
@@ -126,7 +130,7 @@ def test_ranks_communicate(run, models, link, rate, hop):
 
 
 @pytest.mark.parametrize("options, message", [
-    (("--stage=schedule", "--machine=b200"), "--machine=b200: no such machine\n\thint: there are h100, h200, a100"),
+    (("--stage=schedule", "--machine=b2000"), "--machine=b2000: no such machine\n\thint: there are h100, h200, a100, b200, gb200, gb300, l4, rtx-4090"),
     (("--machine=h100",), "--machine=h100: needs --stage=schedule"),
     (("--stage=memory", "--machine=h100"), "--machine=h100: needs --stage=schedule"),
     (("--stage=schedule", "--format=html", "--machine=h100"), "needs --format=text or --format=json"),

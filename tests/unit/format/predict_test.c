@@ -6,7 +6,20 @@
 
 #include <math.h>
 
+/* Nothing overlaps, so that times add up. */
+static const CostFit toy_fit = {
+	.cached_bytes = 1000,
+	.overlap = 1,
+	.step_seconds = 1e-6,
+	.cached_step = 0.5,
+	.alone_slowdown = 2,
+	.tile_reached = 0.25,
+	.call_overlap = 1,
+	.split_seconds = 3e-6,
+	.unaligned_memory = 0.5,
+};
 static const Chip toy_chip = {
+	.fit = &toy_fit,
 	.processors = 10,
 	.most_blocks = 16,
 	.most_threads = 1024,
@@ -14,15 +27,14 @@ static const Chip toy_chip = {
 	.sum_threads = 256,
 	.shared_bytes = 1000,
 	.block_shared_bytes = 50,
-	.cache_bytes = 1000,
 	.cache_rate = 1e10,
 	.loop_rate[MATH_F32] = 1e9,
 	.loop_rate[MATH_F64] = 5e8,
-	.products[MATH_F32] = {2e9, 0.5},
-	.products[MATH_F64] = {1e9, 0.5},
-	.products[MATH_TF32] = {4e9, 0.5},
-	.products[MATH_16_BITS] = {8e9, 0.8},
-	.products[MATH_8_BITS] = {16e9, 0.5},
+	.products[MATH_F32] = {2e9, 0.5, 0, 1, 4, 1},
+	.products[MATH_F64] = {1e9, 0.5, 0, 1, 8, 1},
+	.products[MATH_TF32] = {4e9, 0.5, 50, 0.5, 16, 1},
+	.products[MATH_16_BITS] = {8e9, 0.8, 0, 1, 16, 0.25},
+	.products[MATH_8_BITS] = {16e9, 0.5, 0, 1, 16, 1},
 };
 static const Machine toy = {
 	.name = "toy",
@@ -30,6 +42,7 @@ static const Machine toy = {
 	.target = "cuda-sm_90",
 	.chip = &toy_chip,
 	.memory_rate = 1e9,
+	.memory_reached = 1,
 	.launch = 1e-6,
 	.host_rate = 1e8,
 	.host_latency = 2e-6,
@@ -127,15 +140,31 @@ test_kernels(void **state)
 	k.iterations = 20;
 	p = predict_record(k, F32, 21e-6);
 	assert_near(prediction_of_roofline(&p), 0.5);
-	/* 30 us of arithmetic, 60 in f64 */
+	assert_near(p.utilization, 0.5);
+	/* 15,000 instructions: 30 us more, 60 in f64 */
 	k.iterations = 80;
-	k.flops = 30000;
-	assert_int_equal(predict_record(k, F32, 31e-6).bound, BOUND_COMPUTE);
-	predict_record(k, F64, 61e-6);
-	/* data that fits into the cache */
-	k.flops = 10;
+	k.instructions = 15000;
+	assert_int_equal(predict_record(k, F32, 41e-6).bound, BOUND_COMPUTE);
+	predict_record(k, F64, 71e-6);
+	/* blocks that take a processor's shared memory: eight waves of ten, and instructions take twice as long */
+	k.shared_bytes = 950;
+	predict_record(k, F32, 1e-6 + 10e-6 + 60e-6);
+	/* steps of one part, one after the other, in a single wave of blocks; in two waves */
+	k.instructions = k.shared_bytes = 0;
+	k.steps = 20;
+	assert_int_equal(predict_record(k, F32, 31e-6).bound, BOUND_LATENCY);
+	k.iterations = 160;
+	predict_record(k, F32, 51e-6);
+	/* data that fits into the cache: its steps are shorter, too */
+	k.iterations = 80;
 	k.bytes = 1000;
+	predict_record(k, F32, 1e-6 + 0.1e-6 + 10e-6);
+	k.steps = 0;
 	assert_int_equal(predict_record(k, F32, 1.1e-6).bound, BOUND_CACHE);
+	/* matrix products of f16 reach a quarter of the peak; their instructions run beside them */
+	k.matrix_flops = 20000;
+	k.instructions = 15000;
+	assert_int_equal(predict_record(k, F16, 1e-6 + 0.1e-6 + 10e-6).bound, BOUND_COMPUTE);
 	/* without a team, 12,800 iterations are 100 blocks of 128 threads */
 	k = (KernelRecord){.team = 1, .iterations = 12701, .bytes = 10000};
 	assert_near(predict_record(k, F32, 13e-6).utilization, 100 / 120.0);
@@ -157,41 +186,115 @@ set_product(LibraryCall *c, DType dtype, int64_t m, int64_t n, int64_t k)
 	}
 }
 
-/* 1,000,000 FLOPs by the library, at the rates of the operands' type, whatever the loops would cost. The kernel that
- * prepares an operand for the loops is skipped. */
+/* Seconds that the operands of a product of m x k and k x n elements take to move. */
+static double
+moving(DType dtype, int64_t m, int64_t n, int64_t k)
+{
+	return 1e-9 * dtype_info[dtype].bits / 8 * (double)(m * k + k * n + m * n);
+}
+
+/* Ten tiles of 128 x 256 with sums of 128 elements: 83,886,080 FLOPs by the library, at the rates of the operands' type,
+ * whatever the loops would cost. The kernel that prepares an operand for the loops is skipped. */
 static void
 test_products(void **state)
 {
 	static const struct {
 		uint32_t dtype;
-		double seconds;
-	} cases[] = {{F32, 1000e-6},
-	             {F64, 2000e-6},
-	             {BF16, 156.25e-6},
-	             {F16, 156.25e-6},
-	             {F8E4M3, 125e-6}};
+		double rate;
+	} cases[] = {{F32, 1e9}, {F64, 0.5e9}, {BF16, 6.4e9}, {F16, 6.4e9}, {F8E4M3, 8e9}};
+	enum { M = 128, N = 2560, K = 128 };
 	const KernelRecord kernels[] = {
 		{.team = 128, .iterations = 1, .flops = 10, .bytes = 500, .library = 1},
 		{.team = 128, .iterations = 1, .bytes = 500, .serves = 1}};
 	const Instruction product = {.kind = RUN_KERNEL}, pack = {.kind = RUN_KERNEL, .what = 1};
 	const InfoRecord info = {TEXT_ALLOW_TF32, TEXT_ONE};
 	LibraryRecord library = {0};
+	const double flops = 2.0 * M * N * K;
 	Format f = {.kernels = kernels, .library = &library, .info = &info, .strings = strings};
 
 	(void)state;
 	for (int i = 0; i < COUNT(cases); i++) {
-		set_product(&library.call, cases[i].dtype, 50, 100, 100);
-		predict_one(&f, &product, &alone, cases[i].seconds + 1e-6);
+		set_product(&library.call, cases[i].dtype, M, N, K);
+		predict_one(&f, &product, &alone,
+		            1e-6 + moving(cases[i].dtype, M, N, K) + flops / cases[i].rate);
 	}
 	predict_one(&f, &pack, &alone, 0);
-	set_product(&library.call, F32, 50, 100, 100);
+	/* one row more is another row of tiles of 64 x 128, which are 1.15 times as slow: 3 waves in place of 2 */
+	set_product(&library.call, F32, M + 1, N, K);
+	predict_one(&f, &product, &alone,
+	            1e-6 + moving(F32, M + 1, N, K) + 1.5 * 1.15 * flops / 1e9);
+	/* a single tile: the library cuts the sum of 5120 into ten parts, one for each processor */
+	set_product(&library.call, F32, 128, 256, 5120);
+	predict_one(&f, &product, &alone,
+	            1e-6 + moving(F32, 128, 256, 5120) + 2.0 * 128 * 256 * 5120 / 1e9 + 3e-6);
+	/* rows of 129 elements of 16 bits are not aligned: a quarter of the speed, half of the memory's */
+	set_product(&library.call, F16, M, N, K + 1);
+	predict_one(&f, &product, &alone,
+	            1e-6 + 2 * moving(F16, M, N, K + 1) + 4 * 2.0 * M * N * (K + 1) / 6.4e9);
+	/* tf32: a tile begins and ends in the time of 50 elements of the sum; transposed operands take twice as long */
 	f.n[SECTION_INFO] = 1;
-	Prediction p = predict_one(&f, &product, &alone, 501e-6);
-	assert_near(prediction_of_roofline(&p), 0.5);
-	/* with few columns, the memory traffic of 4 * (10000 + 200 + 200) bytes decides */
-	set_product(&library.call, F32, 100, 2, 100);
-	p = predict_one(&f, &product, &alone, 41.6e-6 + 1e-6);
-	assert_int_equal(p.bound, BOUND_MEMORY);
+	set_product(&library.call, F32, M, N, K);
+	predict_one(&f, &product, &alone,
+	            1e-6 + moving(F32, M, N, K) + 2.0 * M * N * (K + 50) / 2e9);
+	library.call.operands[LIBRARY_FIRST].strides[0] = 1;
+	library.call.operands[LIBRARY_FIRST].strides[1] = M;
+	predict_one(&f, &product, &alone,
+	            1e-6 + moving(F32, M, N, K) + 2 * 2.0 * M * N * (K + 50) / 2e9);
+	/* with short sums, the memory traffic decides */
+	f.n[SECTION_INFO] = 0;
+	set_product(&library.call, F16, M, N, 8);
+	Prediction p = predict_one(&f, &product, &alone,
+	                           1e-6 + moving(F16, M, N, 8) + 2.0 * M * N * 8 / 6.4e9);
+	assert_int_equal(p.bound, BOUND_COMPUTE);
+}
+
+/* Of batch axes the longest is the library's; each other index is a launch of its own. */
+static void
+test_batches(void **state)
+{
+	const KernelRecord kernel = {.team = 128, .iterations = 1, .library = 1};
+	const Instruction in = {.kind = RUN_KERNEL};
+	LibraryRecord library = {0};
+	Format f = {.kernels = &kernel, .library = &library, .strings = strings};
+
+	(void)state;
+	library_call_begin(&library.call, LIBRARY_DOT);
+	for (int i = LIBRARY_FIRST; i <= LIBRARY_RESULT; i++) {
+		LibraryOperand *o = &library.call.operands[i];
+		*o = (LibraryOperand){.dtype = F16, .rank = 4, .dims = {3, 10, 64, 64}};
+		library_dense(o);
+	}
+	Work w = work_of_instruction(&f, &in, &alone);
+	assert_int_equal(w.class, WORK_PRODUCT);
+	assert_int_equal(w.product.runs, 3);
+	assert_int_equal(w.product.batch, 10);
+	assert_int_equal(w.product.alignment, 16);
+	library.call.operands[LIBRARY_FIRST].offset = 4;
+	assert_int_equal(work_of_instruction(&f, &in, &alone).product.alignment, 8);
+}
+
+/* Convolutions are said not to be measured. */
+static void
+test_convolutions(void **state)
+{
+	const KernelRecord kernel = {.team = 128, .iterations = 1, .library = 1};
+	const Instruction in = {.kind = RUN_KERNEL};
+	LibraryRecord library = {0};
+	Format f = {.kernels = &kernel, .library = &library, .strings = strings};
+	static const int64_t dims[][3] = {{1, 1, 10}, {1, 1, 1}, {1, 1, 10}};
+
+	(void)state;
+	library_call_begin(&library.call, LIBRARY_CONV);
+	for (int i = LIBRARY_FIRST; i <= LIBRARY_RESULT; i++) {
+		LibraryOperand *o = &library.call.operands[i];
+		*o = (LibraryOperand){
+			.dtype = F32, .rank = 3, .dims = {dims[i][0], dims[i][1], dims[i][2]}};
+		library_dense(o);
+	}
+	Prediction p = predict_instruction(&f, &in, &alone);
+	assert_int_equal(p.work.class, WORK_CONVOLUTION);
+	assert_false(prediction_is_measured(&p));
+	assert_true(p.seconds > 0);
 }
 
 /* 4000 bytes: from the host 40 us and the latency; within the device they are read and written. */
@@ -395,8 +498,8 @@ test_machines(void **state)
 		                          c->sum_threads,
 		                          (double)c->shared_bytes,
 		                          (double)c->block_shared_bytes,
-		                          (double)c->cache_bytes,
 		                          c->cache_rate - m->memory_rate,
+		                          m->memory_reached,
 		                          c->loop_rate[MATH_F32],
 		                          c->loop_rate[MATH_F64],
 		                          m->memory_rate,
@@ -426,10 +529,11 @@ int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_utilization), cmocka_unit_test(test_kernels),
-		cmocka_unit_test(test_products),    cmocka_unit_test(test_copies),
-		cmocka_unit_test(test_collectives), cmocka_unit_test(test_times),
-		cmocka_unit_test(test_step),        cmocka_unit_test(test_text),
+		cmocka_unit_test(test_utilization),  cmocka_unit_test(test_kernels),
+		cmocka_unit_test(test_products),     cmocka_unit_test(test_batches),
+		cmocka_unit_test(test_convolutions), cmocka_unit_test(test_copies),
+		cmocka_unit_test(test_collectives),  cmocka_unit_test(test_times),
+		cmocka_unit_test(test_step),         cmocka_unit_test(test_text),
 		cmocka_unit_test(test_machines),
 	};
 
