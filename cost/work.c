@@ -74,16 +74,27 @@ work_of_loops(Work *w, const Format *f, const KernelRecord *k, double share)
 }
 
 /* ---- library calls */
+/* Is a sum over k that is not a multiple of 16 bytes long cut into an aligned part and a rest (runtime/library/cublaslt_split.c)? */
+static bool
+cuts_sums(const LibraryCall *c, int64_t k)
+{
+	enum { LEAST = 512 };
+	DType z = (DType)c->operands[LIBRARY_RESULT].dtype;
+
+	return (z == F32 || z == BF16) && c->epilogue <= EPILOGUE_BIAS && !c->beta && k >= LEAST;
+}
+
 /* The largest power of two, up to 16 bytes, that divides the distances between rows and the start of the operand; and those
  * extents along which its elements are adjacent that a library's loop runs over. */
 static int64_t
-operand_alignment(const LibraryOperand *o, int64_t so_far, const ProductSizes *p)
+operand_alignment(const LibraryCall *c, int number, int64_t so_far, const ProductSizes *p)
 {
+	const LibraryOperand *o = &c->operands[number];
 	int64_t places = o->offset;
 
 	for (uint32_t i = 0; i < o->rank; i++) {
 		bool adjacent = o->strides[i] == 1;
-		bool looped = o->dims[i] == p->k || p->batch > 1;
+		bool looped = (o->dims[i] == p->k && !cuts_sums(c, p->k)) || p->batch > 1;
 		if (adjacent ? looped : o->dims[i] > 1)
 			places |= adjacent ? o->dims[i] : o->strides[i];
 	}
@@ -118,7 +129,7 @@ work_of_product(Work *w, const LibraryCall *c)
 	product_batch(p, z);
 	p->alignment = WIDEST;
 	for (int i = 0; i <= LIBRARY_RESULT; i++)
-		p->alignment = operand_alignment(&c->operands[i], p->alignment, p);
+		p->alignment = operand_alignment(c, i, p->alignment, p);
 }
 
 /* The sizes come from the library call, because the kernel's record describes the loops that the call replaces. */

@@ -1,6 +1,10 @@
 /* Splits a product along an axis whose size is not a multiple of 16 bytes, if rows begin at multiples of 16 bytes. The GPU's
- * matrix units (tensor cores) compute the first part; the rest is a small product. For example, 50257 columns of f32 become
- * 50256 and 1. */
+ * matrix units (tensor cores) compute the larger part; the rest is a small product. For example, 50257 columns of f32 become
+ * 50256 and 1.
+ *
+ * Along k the second part is added to the result of the first. In f32 the larger part is the first. A bf16 result rounds what it
+ * is added to, so the small part is the first: of a sum of 50257 products only one is rounded on its own, which loses no more than
+ * the rounding of its operands. */
 #include "base/numbers/numbers.h"
 #include "runtime/library/cublaslt.h"
 
@@ -45,10 +49,11 @@ first_part(const LibraryCall *c, ProductAxis axis)
 	int64_t size = 0, units = 1;
 	bool gains = false;
 
-	/* Along k, the first part would be rounded before the rest is added, epilogues other than a bias apply to the whole
-	 * sum, and an added operand must be added to the whole sum. */
-	if (axis == AXIS_INNER &&
-	    (c->operands[LIBRARY_RESULT].dtype != F32 || c->epilogue > EPILOGUE_BIAS || c->beta))
+	/* Along k, epilogues other than a bias apply to the whole sum, and an added operand must be added to the whole sum. In
+	 * f16 a part of a sum may overflow where the sum does not. */
+	if (axis == AXIS_INNER && ((c->operands[LIBRARY_RESULT].dtype != F32 &&
+	                            c->operands[LIBRARY_RESULT].dtype != BF16) ||
+	                           c->epilogue > EPILOGUE_BIAS || c->beta))
 		return 0;
 	for (int i = 0; i < LIBRARY_BIAS; i++) {
 		const LibraryOperand *o = &c->operands[i];
@@ -61,6 +66,23 @@ first_part(const LibraryCall *c, ProductAxis axis)
 	}
 	bool cut = gains && size % units && size >= LEAST_UNITS * units;
 	return cut ? size / units * units : 0;
+}
+
+/* Makes the second part of a sum add to the result of the first. The larger part keeps the epilogue: it is the first in f32,
+ * otherwise the second. */
+static void
+add_parts(LibraryCall *first, LibraryCall *second)
+{
+	if (first->operands[LIBRARY_RESULT].dtype == F32) {
+		second->epilogue = EPILOGUE_NONE;
+	} else {
+		LibraryCall larger = *first;
+		*first = *second;
+		*second = larger;
+		first->epilogue = EPILOGUE_NONE;
+	}
+	second->beta = 1;
+	second->operands[LIBRARY_ADDED] = second->operands[LIBRARY_RESULT];
 }
 
 bool
@@ -83,10 +105,7 @@ cublaslt_split(const LibraryCall *call, LibraryCall *first, LibraryCall *rest)
 		rest->operands[i].dims[dim] -= part;
 		rest->operands[i].offset += part * call->operands[i].strides[dim];
 	}
-	if (axis == AXIS_INNER) { /* the rest is added to the result */
-		rest->beta = 1;
-		rest->operands[LIBRARY_ADDED] = rest->operands[LIBRARY_RESULT];
-		rest->epilogue = EPILOGUE_NONE;
-	}
+	if (axis == AXIS_INNER)
+		add_parts(first, rest);
 	return true;
 }

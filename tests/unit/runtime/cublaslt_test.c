@@ -307,6 +307,27 @@ test_where_epilogues_pay(void **state)
 	close_library(exact);
 }
 
+/* A bf16 result whose sum of 515 products is cut: beside the result's own rounding, that of the sum of the last three. */
+static void
+check_sum_of_parts(Library *library, const LibraryCall *w)
+{
+	char *buffers[N_LIBRARY_OPERANDS];
+
+	for (int i = 0; i < N_LIBRARY_OPERANDS; i++)
+		buffers[i] = library_has_operand(w, i) ? buffer_new(w, i) : NULL;
+	run_product(library, w, buffers);
+	Wanted *want = wanted_result(w, buffers);
+	for (int64_t e = 0; e < elements(w, Z); e++) {
+		double last = 4 * want[e].size * 3 / 515;
+		double off = fabs(element_of(w, buffers, Z, e) - want[e].value);
+		if (!isnan(want[e].value))
+			assert_true(off <= (fabs(want[e].value) + last) / 256);
+	}
+	free(want);
+	for (int i = 0; i < N_LIBRARY_OPERANDS; i++)
+		free(buffers[i]);
+}
+
 /* An axis that is not a multiple of 16 bytes, in rows that begin at such multiples, is split; so are two and three such
  * axes. */
 static void
@@ -333,6 +354,22 @@ test_odd_axes_are_cut(void **state)
 	assert_true(cublaslt_split(&w, &first, &rest)); /* along k: the second part is added */
 	assert_int_equal(rest.beta, 1);
 	check_product(library, &w);
+	/* a bf16 result: the small part is the first, and the larger one has the bias */
+	w = product_of(&(Sizes){16, 16, 520}, &batches[0], 0, 0, 0);
+	w.operands[X].dims[1] = w.operands[Y].dims[0] = 515;
+	add_epilogue(&w, EPILOGUE_BIAS);
+	set_types(&w, types[2]);
+	assert_true(cublaslt_split(&w, &first, &rest));
+	assert_int_equal(first.operands[X].dims[1], 3);
+	assert_int_equal(first.operands[X].offset, 512);
+	assert_int_equal(first.epilogue, EPILOGUE_NONE);
+	assert_int_equal(first.beta, 0);
+	assert_int_equal(rest.operands[X].dims[1], 512);
+	assert_int_equal(rest.epilogue, EPILOGUE_BIAS);
+	assert_int_equal(rest.beta, 1);
+	check_sum_of_parts(library, &w);
+	w.operands[Z].dtype = F16;
+	assert_false(cublaslt_split(&w, &first, &rest));
 	w = product_of(&odd[LARGE], &batches[0], 0, 1, 0);
 	assert_true(cublaslt_split(&w, &first, &rest));
 	assert_int_equal(first.operands[Z].dims[1], 256);
