@@ -23,7 +23,7 @@ extern const char *const math_names[]; /* "f32", "f64", "tf32", "16", "8" */
 typedef struct {
 	double peak;    /* FLOP/s */
 	double reached; /* fraction of the peak that the main loop of a library's kernels reaches */
-	/* what begins and ends a tile takes as long as so many elements of the sum */
+	/* cost of starting and finishing a tile, in elements of k */
 	double begin_k;
 	double transposed; /* factor of the speed where the first operand's rows are the sum's axis */
 	/* bytes: factor of the speed where operands are less aligned */
@@ -31,7 +31,8 @@ typedef struct {
 	double unaligned;
 } ProductRate;
 
-/* Numbers of the formulas in predict.c that no datasheet has: fitted to measured launches by bench/gpu/fit.py. */
+/* Numbers of the formulas in predict.c that no datasheet has: fitted to measured launches by bench/gpu/fit.py, but for
+ * cached_bytes, which was found by hand. */
 typedef struct {
 	double cached_bytes;  /* launches that move less find their bytes in the cache */
 	double start_seconds; /* of a kernel of loops */
@@ -64,6 +65,7 @@ typedef struct {
 	double loop_rate[N_MATHS]; /* rate of generated code, for f32 and f64 */
 	ProductRate products[N_MATHS];
 	const CostFit *fit;
+	bool measured; /* launches of such a chip were measured: `fit` is its own */
 } Chip;
 
 typedef struct {
@@ -87,13 +89,15 @@ typedef struct {
 	double link_hop, network_hop;
 } Machine;
 
-/* Seconds from the end of a kernel to the start of the next, where a graph launches them: 0.4 to 1.2 us in ten steps on an H200
- * (launch_gap in bench/results/gpu-bench*.json). */
+/* Seconds from the end of a kernel to the start of the next, where a graph launches them: 0.4 to 1.2 us on an H200, in nine steps
+ * that did not wait for rows (launch_gap in bench/results/gpu-bench*.json). */
 #define CUDA_LAUNCH 0.9e-6
 
 /* ---- machines.c: ends with NULL */
 extern const Machine *const machine_table[];
 const Machine *machine_find(const char *name); /* NULL: unknown */
+/* The machine of a GPU, by the name that CUDA gives it; NULL: unknown. */
+const Machine *machine_of_device(const char *name);
 
 /* What to predict for: a machine, and a number of ranks. */
 typedef struct Outlook {
@@ -209,9 +213,9 @@ PredictedSteps predict_steps(Arena *arena, const Format *f, const Outlook *o);
 double prediction_total(const Prediction *p); /* seconds of all runs of the instruction in a step */
 /* fraction of the roofline; 1: nothing is lost except the launch and start times */
 double prediction_of_roofline(const Prediction *p);
-/* Were launches of this class measured? Convolutions were not: the engine that a library takes for them changes their time
- * several times over. */
-bool prediction_is_measured(const Prediction *p);
+/* Were such launches measured, on this chip? Not of convolutions: the engine that a library takes for them changes their time
+ * up to 80 times. */
+bool prediction_is_measured(const Prediction *p, const Machine *m);
 
 /* ---- timeline.c: when each launch of a step would run */
 typedef struct {
@@ -231,8 +235,8 @@ void format_print_predictions(Text *out, const Format *f, const Outlook *o);
 
 /* ---- print_json.c: {"programs": [{"role", "binding", "stage", "mode", "target", "instructions": [{"op",
  * "stream", "when", "origin", "kernel", "parts", "block_threads", "flops", "bytes"}]}]}. parts: independent
- * iterations of a launch. If `where` is given (NULL: no prediction), instructions also have "predicted_us",
- * and there are "machine" and "steps". */
+ * iterations of a launch. If `where` is given (NULL: no prediction), instructions also have "predicted_us" and how it comes about
+ * (docs/cost-model.md), and there are "machine" and "steps", whose launches have the numbers of Work, too. */
 void format_print_json(Text *out, const Format *f, const Outlook *where);
 
 #endif

@@ -1,9 +1,9 @@
 /* The machines that --machine accepts. Each number comes with its source. To add a machine, add
  * a row here and its name in the table at the end of the file.
  *
- * Datasheets give peaks: memory and arithmetic without any disturbance. "Reached" numbers were
- * measured by others with large square products of a library. Their sources, with the short
- * names used below:
+ * Datasheets give peaks: memory and arithmetic without any disturbance. "Reached" numbers that are not
+ * fitted were measured by others with large square products of a library, begin and end of tiles included; alignment and
+ * begin_k beside them are Hopper's. Their sources, with the short names used below:
  *
  *   [torch]   github.com/zzc0721/torch-performance-test-data, issue 79: H100 80GB HBM3, PyTorch 2.7, CUDA 12.8, TFLOP/s of
  *             4096^3: FP32 51.88, TF32 402, FP16 760, BF16 789
@@ -20,16 +20,19 @@
  *             GB200 (1200 W)
  *   [verda]   verda.com/blog/gb300-nvl72-architecture: dense TFLOP/s and memory of GB300, GB200, B300, B200
  *   [cheese]  chipsandcheese.com, Nvidia's B200: 148 SMs, 126 MB of second-level cache, shared memory as H100's
- *   [ultra]   NVIDIA's developer blog, Inside Blackwell Ultra: 160 SMs, 288 GB at 8 TB/s
+ *   [ultra]   NVIDIA's developer blog, Inside Blackwell Ultra: 288 GB at 8 TB/s
+ *   [xla]     github.com/openxla/xla, xla/backends/gpu/target_config/specs: multiprocessors of GB200 and GB300
+ *   [nvl72]   NVIDIA's GB200 NVL72 datasheet, a 72nd of it
  *   [ada]     NVIDIA Ada GPU architecture whitepaper; Ada tuning guide: an SM has 24 blocks, 48 warps and 100 KB of shared memory
- *   [l4]      NVIDIA L4 datasheet: 60 SMs of 2040 MHz, 300 GB/s, 30.3 TFLOP/s of f32; half of its figures with sparsity
+ *   [l4]      NVIDIA L4 datasheet: 300 GB/s, 30.3 TFLOP/s of f32, which are 58 SMs of 2040 MHz; half of its figures with sparsity
  *   [volkov]  V. Volkov, Better Performance at Lower Occupancy, GTC 2010: products reach full speed with only 8
  *             warps, if each warp computes many sums */
 #include "cost/cost.h"
 
+#include <ctype.h>
 #include <string.h>
 
-/* Fitted to 611 launches of four models in tf32 and bf16 on an H100 and an H200 (bench/gpu/fit.py, docs/cost-model.md). Other
+/* Fitted to 621 launches of four models in tf32 and bf16 on an H100 and an H200 (bench/gpu/fit.py, docs/cost-model.md). Other
  * chips were not measured; these numbers are taken for them, too. */
 static const CostFit hopper_fit = {
 	.cached_bytes = 4e6,
@@ -50,6 +53,7 @@ static const CostFit hopper_fit = {
  * cache, dense FLOP/s. */
 static const Chip gh100 = {
 	.fit = &hopper_fit,
+	.measured = true,
 	.processors = 132,
 	.most_blocks = 32,
 	.most_threads = 2048,
@@ -88,7 +92,7 @@ static const Chip ga100 = {
 };
 
 /* Blackwell chips have no measured launches: what reaches the peak is taken from Hopper. The rate of the cache is not published:
- * 64 bytes a clock for each multiprocessor, as Hopper's is rather less. */
+ * 64 bytes a clock for each multiprocessor (Hopper: 39). */
 #define BLACKWELL                                                                          \
 	.fit = &hopper_fit, .most_blocks = 32, .most_threads = 2048, .busy_threads = 1024, \
 	.sum_threads = 256, .shared_bytes = 228 << 10, .block_shared_bytes = 1 << 10
@@ -109,9 +113,9 @@ static const Chip gb100 = {
 /* The chip of B200, with the power of a GB200 board. */
 static const Chip gb100_1200w = {
 	BLACKWELL,
-	.processors = 148,
-	.cache_rate = 148 * 64 * 2.0e9,
-	.loop_rate[MATH_F32] = 80e12, /* [b200]: 90 TFLOP/s with 160 multiprocessors */
+	.processors = 152, /* [xla] */
+	.cache_rate = 152 * 64 * 2.0e9,
+	.loop_rate[MATH_F32] = 80e12, /* [nvl72] */
 	.loop_rate[MATH_F64] = 40e12,
 	.products[MATH_F32] = {80e12, 0.775, 84, 1, 4, 1},
 	.products[MATH_F64] = {40e12, 0.85, 84, 1, 8, 1},
@@ -123,8 +127,8 @@ static const Chip gb100_1200w = {
 /* Blackwell Ultra. It has next to no f64. */
 static const Chip gb110 = {
 	BLACKWELL,
-	.processors = 160, /* [ultra] */
-	.cache_rate = 160 * 64 * 2.0e9,
+	.processors = 152, /* [xla] */
+	.cache_rate = 152 * 64 * 2.0e9,
 	.loop_rate[MATH_F32] = 80e12,  /* [verda] */
 	.loop_rate[MATH_F64] = 1.3e12, /* [b200], of B300 */
 	.products[MATH_F32] = {80e12, 0.775, 84, 1, 4, 1},
@@ -155,8 +159,8 @@ static const Chip ad102 = {
 
 static const Chip ad104 = {
 	ADA,
-	.processors = 60, /* [l4], as the numbers below */
-	.cache_rate = 60 * 32 * 2.04e9,
+	.processors = 58, /* [l4], as the numbers below */
+	.cache_rate = 58 * 32 * 2.04e9,
 	.loop_rate[MATH_F32] = 30.3e12,
 	.loop_rate[MATH_F64] = 0.47e12,
 	.products[MATH_F32] = {30.3e12, 0.775, 84, 1, 4, 1},
@@ -303,6 +307,19 @@ static const Machine rtx_4090 = {
 
 const Machine *const machine_table[] = {&h100,  &h200, &a100,     &b200, &gb200,
                                         &gb300, &l4,   &rtx_4090, NULL};
+
+/* A device's name goes on behind the row's: "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB". An L40 is no L4. */
+const Machine *
+machine_of_device(const char *name)
+{
+	for (int i = 0; machine_table[i]; i++) {
+		size_t n = strlen(machine_table[i]->device);
+		if (strncmp(name, machine_table[i]->device, n) == 0 &&
+		    !isalnum((unsigned char)name[n]))
+			return machine_table[i];
+	}
+	return NULL;
+}
 
 const Machine *
 machine_find(const char *name)

@@ -9,7 +9,7 @@ const char *const bound_names[] = {"compute", "memory", "cache", "latency", "hos
 
 /* Seconds of work that overlaps in part. overlap 1: nothing overlaps, and the times add up; large: only the longest counts. */
 static double
-together(double a, double b, double c, double overlap)
+overlapped(double a, double b, double c, double overlap)
 {
 	return pow(pow(a, overlap) + pow(b, overlap) + pow(c, overlap), 1 / overlap);
 }
@@ -63,10 +63,10 @@ predict_utilization(const Chip *c, int busy_threads, int64_t blocks, int64_t thr
 static void
 set_roofline(Prediction *p, const Machine *m, double flops, double peak)
 {
-	bool near = is_cached(&p->work, m);
+	bool cached = is_cached(&p->work, m);
 
-	p->bound = near ? BOUND_CACHE : BOUND_MEMORY;
-	p->roofline = p->work.bytes / (near ? m->chip->cache_rate : m->memory_rate);
+	p->bound = cached ? BOUND_CACHE : BOUND_MEMORY;
+	p->roofline = p->work.bytes / (cached ? m->chip->cache_rate : m->memory_rate);
 	if (flops / peak <= p->roofline)
 		return;
 	p->bound = BOUND_COMPUTE;
@@ -95,20 +95,20 @@ predict_loops(Prediction *p, const Machine *m)
 	double peak = w->matrix_flops > 0 ? c->products[w->math].peak : c->loop_rate[w->math];
 
 	set_roofline(p, m, w->matrix_flops > 0 ? w->matrix_flops : w->flops, peak);
-	bool near = is_cached(w, m);
-	p->utilization = predict_utilization(c, near ? c->sum_threads : c->busy_threads, w->blocks,
-	                                     w->block_threads, w->shared_bytes);
-	double moving = w->bytes / (near ? c->cache_rate : memory_rate(m)) / p->utilization;
+	bool cached = is_cached(w, m);
+	p->utilization = predict_utilization(c, cached ? c->sum_threads : c->busy_threads,
+	                                     w->blocks, w->block_threads, w->shared_bytes);
+	double moving = w->bytes / (cached ? c->cache_rate : memory_rate(m)) / p->utilization;
 	double computing = computing_seconds(w, c);
-	double waiting = (double)w->steps * waves * c->fit->step_seconds *
-	                 (near ? c->fit->cached_step : 1);
+	double step = c->fit->step_seconds * (cached ? c->fit->cached_step : 1);
+	double waiting = held == 1 ? 0 : (double)w->steps * waves * step;
 	p->bound = waiting > moving && waiting > computing ? BOUND_LATENCY
 	           : computing > moving                    ? BOUND_COMPUTE
-	           : near                                  ? BOUND_CACHE
+	           : cached                                ? BOUND_CACHE
 	                                                   : BOUND_MEMORY;
-	/* A block that has its processor to itself computes only while no bytes move. */
+	/* If a single block fits on a processor, nobody computes while it waits for memory. */
 	p->busy = held == 1 ? moving + computing * c->fit->alone_slowdown
-	                    : together(moving, computing, waiting, c->fit->overlap);
+	                    : overlapped(moving, computing, waiting, c->fit->overlap);
 	p->start = c->fit->start_seconds;
 }
 
@@ -164,7 +164,8 @@ predict_product(Prediction *p, const Machine *m)
 	if (w->product.alignment < rate->alignment)
 		moving /= m->chip->fit->unaligned_memory;
 	p->bound = computing > moving ? BOUND_COMPUTE : BOUND_MEMORY;
-	p->busy = runs * together(moving, computing, 0, m->chip->fit->call_overlap);
+	p->busy = runs * overlapped(moving, computing, 0, m->chip->fit->call_overlap);
+	p->launch *= runs;
 	p->start = runs * m->chip->fit->call_seconds;
 }
 
@@ -313,7 +314,14 @@ prediction_of_roofline(const Prediction *p)
 }
 
 bool
-prediction_is_measured(const Prediction *p)
+prediction_is_measured(const Prediction *p, const Machine *m)
 {
-	return p->work.class != WORK_CONVOLUTION;
+	/* classes, and the types of operands, of the launches in bench/results that the numbers were fitted to */
+	static const bool measured[N_WORK_CLASSES][N_MATHS] = {
+		[WORK_LOOPS] = {[MATH_F32] = true, [MATH_TF32] = true, [MATH_16_BITS] = true},
+		[WORK_PRODUCT] = {[MATH_TF32] = true, [MATH_16_BITS] = true},
+		[WORK_COPY] = {[MATH_F32] = true},
+	};
+
+	return m->chip->measured && measured[p->work.class][p->work.math];
 }

@@ -1,5 +1,4 @@
-/* Prints an executable's instructions, and their predicted times, as JSON for scripts; CLI.md
- * defines the keys. Each launch is one object, so scripts can add up parts, operations and bytes
+/* Prints an executable's instructions, and their predicted times, as JSON for scripts. Each launch is one object, so scripts can add up parts, operations and bytes
  * without the table of kernels. */
 #include "cost/cost.h"
 
@@ -26,7 +25,7 @@ set_microseconds(json_t *j, const char *key, double seconds)
 /* The time of one run of an instruction, how often the step runs the instruction, and which
  * resource limits it. */
 static void
-set_prediction(json_t *j, const Prediction *p)
+set_prediction(json_t *j, const Prediction *p, const Machine *m)
 {
 	bool works = p->seconds > 0;
 
@@ -34,7 +33,7 @@ set_prediction(json_t *j, const Prediction *p)
 	set_microseconds(j, "roofline_us", p->roofline);
 	json_object_set_new(j, "times", json_integer(p->times));
 	json_object_set_new(j, "bound", works ? json_string(bound_names[p->bound]) : json_null());
-	json_object_set_new(j, "measured", json_boolean(prediction_is_measured(p)));
+	json_object_set_new(j, "measured", json_boolean(prediction_is_measured(p, m)));
 	json_object_set_new(j, "utilization", json_real(p->utilization));
 	json_object_set_new(j, "of_roofline", json_real(prediction_of_roofline(p)));
 }
@@ -81,7 +80,7 @@ instructions_json(const Format *f, const ProgramRecord *p, const Outlook *where)
 		if (where) {
 			Prediction prediction = predict_instruction(f, n, where);
 			prediction.times = times[i];
-			set_prediction(j, &prediction);
+			set_prediction(j, &prediction, where->machine);
 		}
 		json_array_append_new(list, j);
 	}
@@ -110,7 +109,7 @@ machine_json(const Outlook *o)
 	                 "link_bytes_per_s", link);
 }
 
-/* What the launch asks of any machine: enough for work_read_json and predict_work, on this machine or another, later. */
+/* What the launch asks of any machine: enough for predict_work, on this machine or another, later (bench/gpu/predict_work.c). */
 static void
 set_work(json_t *j, const Work *w)
 {
@@ -142,13 +141,13 @@ call_json(const Format *f, const Instruction *n)
 /* The instruction's object with parts, operations and bytes for this number of ranks, and the total of all
  * its runs. */
 static json_t *
-launch_json(const Format *f, const Prediction *p, double total)
+launch_json(const Format *f, const Prediction *p, const Machine *m, double total)
 {
 	json_t *j = instruction_json(f, p->instruction);
 
 	set_work(j, &p->work);
 	json_object_set_new(j, "call", call_json(f, p->instruction));
-	set_prediction(j, p);
+	set_prediction(j, p, m);
 	set_microseconds(j, "total_us", prediction_total(p));
 	json_object_set_new(j, "share", json_real(prediction_total(p) / total));
 	return j;
@@ -183,7 +182,8 @@ step_json(Arena *arena, const Format *f, const PredictedStep *s, const Outlook *
 	json_t *launches = json_array(), *streams = json_object();
 
 	for (int i = 0; i < s->launches.n; i++)
-		json_array_append_new(launches, launch_json(f, &s->launches.at[i], s->total));
+		json_array_append_new(launches,
+		                      launch_json(f, &s->launches.at[i], o->machine, s->total));
 	for (int i = 0; i < N_STREAMS; i++)
 		set_microseconds(streams, stream_names[i], s->streams[i]);
 	json_t *j = json_pack("{s:s,s:o,s:o,s:I,s:I,s:o,s:o}", "role", role_names[p->role],

@@ -27,7 +27,7 @@ print_head(Text *out, const Format *f, const PredictedStep *s, const Outlook *o)
 	print_ranks(out, o);
 	text_add(out, "; loop kernels of target ");
 	text_add_plain(out, format_text(f, f->targets[p->target].name));
-	text_add(out, "\n\n");
+	text_add(out, o->machine->chip->measured ? "\n\n" : "; no launch was measured\n\n");
 	text_printf(out, "%11s %6s %5s %11s %8s %-7s %8s %9s %9s  %s\n", "total us", "share",
 	            "times", "each us", "roofline", "bound", "parts", "MB", "GFLOP", "launch");
 }
@@ -70,7 +70,7 @@ print_row(Text *out, Arena *arena, const Format *f, const Prediction *p, double 
 	            bound_names[p->bound], (long long)p->work.parts, 1e-6 * p->work.bytes,
 	            1e-9 * p->work.flops);
 	print_launch(out, arena, f, p->instruction);
-	text_add(out, prediction_is_measured(p) ? "\n" : " (not measured)\n");
+	text_add(out, p->work.class == WORK_CONVOLUTION ? " (not measured)\n" : "\n");
 }
 
 static void

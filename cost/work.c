@@ -46,23 +46,24 @@ loop_math(const Format *f, const KernelRecord *k)
 
 /* The type of the operands that matrix units multiply: that of the smallest float argument. */
 static Math
-tile_math(const Format *f, const KernelRecord *k, bool tf32)
+tile_math(const Format *f, const KernelRecord *k)
 {
-	Math math = tf32 ? MATH_TF32 : MATH_F32;
+	DType smallest = F64;
 
 	for (uint32_t i = 0; i < k->n_arguments; i++) {
-		Math of = product_math[f->kernel_arguments[k->first_argument + i].dtype];
-		math = of > math ? of : math;
+		DType of = (DType)f->kernel_arguments[k->first_argument + i].dtype;
+		if (dtype_is_float(of) && dtype_info[of].bits < dtype_info[smallest].bits)
+			smallest = of;
 	}
-	return math;
+	return smallest == F32 && format_info_is(f, "allow_tf32", "1") ? MATH_TF32
+	                                                               : product_math[smallest];
 }
 
 static void
 work_of_loops(Work *w, const Format *f, const KernelRecord *k, double share)
 {
 	w->class = WORK_LOOPS;
-	w->math = k->matrix_flops ? tile_math(f, k, format_info_is(f, "allow_tf32", "1"))
-	                          : loop_math(f, k);
+	w->math = k->matrix_flops ? tile_math(f, k) : loop_math(f, k);
 	w->flops = share * (double)k->flops;
 	w->bytes = share * (double)k->bytes;
 	w->instructions = share * (double)k->instructions;
@@ -84,19 +85,22 @@ cuts_sums(const LibraryCall *c, int64_t k)
 	return (z == F32 || z == BF16) && c->epilogue <= EPILOGUE_BIAS && !c->beta && k >= LEAST;
 }
 
-/* The largest power of two, up to 16 bytes, that divides the distances between rows and the start of the operand; and those
- * extents along which its elements are adjacent that a library's loop runs over. */
+/* The largest power of two, up to 16 bytes, that divides the operand's start, the distances between its rows, and the length of a
+ * contiguous axis, if the library loops over it: k, and in batches any axis. */
 static int64_t
 operand_alignment(const LibraryCall *c, int number, int64_t so_far, const ProductSizes *p)
 {
 	const LibraryOperand *o = &c->operands[number];
+	/* which axis of the first and second operand is k, counted from the last */
+	static const uint32_t k_axis[] = {
+		[LIBRARY_FIRST] = 1, [LIBRARY_SECOND] = 2, [LIBRARY_RESULT] = 0};
 	int64_t places = o->offset;
 
 	for (uint32_t i = 0; i < o->rank; i++) {
-		bool adjacent = o->strides[i] == 1;
-		bool looped = (o->dims[i] == p->k && !cuts_sums(c, p->k)) || p->batch > 1;
-		if (adjacent ? looped : o->dims[i] > 1)
-			places |= adjacent ? o->dims[i] : o->strides[i];
+		bool is_k = k_axis[number] && i == o->rank - k_axis[number];
+		bool looped = (is_k && !cuts_sums(c, p->k)) || p->batch > 1;
+		if (o->dims[i] > 1 && (o->strides[i] != 1 || looped))
+			places |= o->strides[i] == 1 ? o->dims[i] : o->strides[i];
 	}
 	while (dtype_bytes((DType)o->dtype, places) % so_far)
 		so_far /= 2;

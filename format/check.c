@@ -267,7 +267,7 @@ check_library_arguments(const Format *f, int i)
 	return NULL;
 }
 
-enum { MAX_TEAM_MEMBERS = 1024 };
+enum { MAX_TEAM_MEMBERS = 1024, MAX_SHARED_BYTES = 1 << 30 };
 
 /* Does each iteration touch an equal share of every argument? */
 static bool
@@ -304,7 +304,7 @@ check_kernel(const Format *f, int i)
 		return FAULT("kernel %d: arguments %u + %u of %d", i, k->first_argument,
 		             k->n_arguments, f->n[SECTION_KERNEL_ARGUMENTS]);
 	if (k->team < 1 || k->team > MAX_TEAM_MEMBERS || (k->team & (k->team - 1)) != 0 ||
-	    k->shared_bytes < 0)
+	    k->shared_bytes < 0 || k->shared_bytes > MAX_SHARED_BYTES)
 		return FAULT("kernel %d: team of %u with %lld bytes", i, k->team,
 		             (long long)k->shared_bytes);
 	if (k->targets & ~(uint32_t)((1ull << f->n[SECTION_TARGETS]) - 1))
@@ -323,6 +323,13 @@ check_kernel(const Format *f, int i)
 	if (k->iterations < 0 || k->grain < 0)
 		return FAULT("kernel %d: %lld iterations in grains of %lld", i,
 		             (long long)k->iterations, (long long)k->grain);
+	if (k->flops < 0 || k->bytes < 0 || k->instructions < 0 || k->matrix_flops < 0 ||
+	    k->steps < 0)
+		return FAULT(
+			"kernel %d: %lld flops, %lld bytes, %lld instructions, %lld matrix flops, "
+			"%lld steps",
+			i, (long long)k->flops, (long long)k->bytes, (long long)k->instructions,
+			(long long)k->matrix_flops, (long long)k->steps);
 	return k->library ? check_library_arguments(f, i) : NULL;
 }
 

@@ -10,7 +10,7 @@
 #include "base/schedule/schedule.h"
 
 #define FORMAT_MAGIC 0x3158434441524721ull /* "!GRADCX1" */
-#define FORMAT_VERSION 24
+#define FORMAT_VERSION 25
 #define GRADC_ABI 17
 #define GRADC_ABI_NAME "gradc_abi_17" /* a symbol of the runtime; a mismatch fails at link time */
 /* A hint about models in training form, printed by gradc and its executables. */

@@ -64,15 +64,17 @@ def by_kernel(trace, steps):
 
 
 def predicted(graph, options):
-    """{kernel: what its launch asks of a machine, and microseconds by cost/} on the machine that runs, and the operations of a step.
-    What is stored stays usable when kernels and formulas change: predictions.py predicts it again."""
-    name = predictions.machine_of(machine.facts()["gpu"]["name"]) or "h100"
+    """{kernel: what its launch asks of a machine, and microseconds by cost/}, and the operations of a step. A GPU that cost/ does not
+    know has no prediction. What is stored stays usable when kernels and formulas change: predictions.py predicts it again."""
+    known = predictions.ask(machine.program("bench_predict"), gpu=machine.facts()["gpu"]["name"], launches=[])
+    name = known["machine"] if known else "h100"
     code, text, _ = machine.call(machine.gradc(), "dump", graph, *TRAINS, *options, "--stage=schedule", f"--machine={name}",
                                  "--format=json")
     if code:
         return {}, None
     launches = [x for x in json.loads(text)["steps"][0]["launches"] if x["op"] == "run"]
-    return {x["kernel"]: predictions.stored_launch(x) for x in launches}, sum(x["flops"] * x.get("times", 1) for x in launches)
+    plan = {x["kernel"]: predictions.stored_launch(x, predicted=bool(known)) for x in launches}
+    return plan, sum(x["flops"] * x.get("times", 1) for x in launches)
 
 
 def by_steps(records, steps):

@@ -1,14 +1,16 @@
 /* bench_predict: predicts launches that were measured some time ago, from their numbers in a file of results: the formulas of
  * cost/ without an executable. fit.py tries other numbers of a machine with it.
  *
- * stdin:  {"machine": "h200", "set": {"memory_reached": 0.8, "products.tf32.reached": 0.7},
- *          "launches": [{"class": "loops", "math": "f32", "bytes": 4096, ...}, ...]}
- * stdout: [[microseconds, of them before the kernel begins, bound], ...]
+ * stdin:  {"gpu": "NVIDIA H200", "set": {"memory_reached": 0.8, "products.tf32.reached": 0.7},
+ *          "launches": [{"class": "loops", "math": "f32", "bytes": 4096, "blocks": 8, "block_threads": 256}, ...]}
+ * stdout: {"machine": "h200", "launch_us": 0.9, "launches": [[total_us, launch_us, bound, measured], ...]}
  *
- * The launches have the fields of work_fields (cost/work.c); what is missing is 0. */
+ * "gpu" is CUDA's name of the device; "machine" in its place is a name for --machine. The launches have the fields of work_fields
+ * (cost/work.c); what is missing is 0, or 1 where 0 makes no sense. */
 #include "cost/cost.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,11 +86,22 @@ number_at(Model *m, const char *name)
 	return NULL;
 }
 
+static double
+number_of(json_t *value, const char *name)
+{
+	double x = json_number_value(value);
+
+	if (!json_is_number(value) || !(x >= 0) || x > 1e18)
+		fail("not a number from 0 to 1e18", name);
+	return x;
+}
+
 static Model
 read_model(json_t *root)
 {
-	const char *name = json_string_value(json_object_get(root, "machine"));
-	const Machine *known = name ? machine_find(name) : NULL;
+	const char *gpu = json_string_value(json_object_get(root, "gpu"));
+	const char *name = gpu ? gpu : json_string_value(json_object_get(root, "machine"));
+	const Machine *known = gpu ? machine_of_device(gpu) : name ? machine_find(name) : NULL;
 	Model m;
 	const char *key;
 	json_t *value;
@@ -97,7 +110,7 @@ read_model(json_t *root)
 		fail("unknown machine", name ? name : "(none)");
 	m = (Model){.machine = *known, .chip = *known->chip, .fit = *known->chip->fit};
 	json_object_foreach(json_object_get(root, "set"), key, value)
-		*number_at(&m, key) = json_number_value(value);
+		*number_at(&m, key) = number_of(value, key);
 	return m;
 }
 
@@ -110,12 +123,17 @@ read_work(json_t *launch)
 	                                json_string_value(json_object_get(launch, "class")));
 	w.math = (Math)word_index(math_names, json_string_value(json_object_get(launch, "math")));
 	for (const WorkField *f = work_fields; f->name; f++) {
-		double value = json_number_value(json_object_get(launch, f->name));
+		json_t *given = json_object_get(launch, f->name);
+		double value = given ? number_of(given, f->name) : 0;
 		if (f->whole)
 			*(int64_t *)((char *)&w + f->offset) = (int64_t)value;
 		else
 			*(double *)((char *)&w + f->offset) = value;
 	}
+	int64_t *const least_one[] = {&w.blocks,    &w.block_threads, &w.product.m,   &w.product.n,
+	                              &w.product.k, &w.product.batch, &w.product.runs};
+	for (int i = 0; i < COUNT(least_one); i++)
+		*least_one[i] = *least_one[i] > 1 ? *least_one[i] : 1;
 	return w;
 }
 
@@ -134,11 +152,16 @@ main(void)
 	json_array_foreach(json_object_get(root, "launches"), i, launch) {
 		Work w = read_work(launch);
 		Prediction p = predict_work(&w, &m.machine);
-		json_array_append_new(list, json_pack("[f,f,s]", 1e6 * p.seconds, 1e6 * p.launch,
-		                                      bound_names[p.bound]));
+		if (!isfinite(p.seconds))
+			fail("no finite time", json_dumps(launch, JSON_COMPACT));
+		json_array_append_new(list, json_pack("[f,f,s,b]", 1e6 * p.seconds, 1e6 * p.launch,
+		                                      bound_names[p.bound],
+		                                      prediction_is_measured(&p, &m.machine)));
 	}
-	json_dumpf(list, stdout, JSON_COMPACT);
-	json_decref(list);
+	json_t *out = json_pack("{s:s,s:f,s:o}", "machine", m.machine.name, "launch_us",
+	                        1e6 * m.machine.launch, "launches", list);
+	json_dumpf(out, stdout, JSON_COMPACT);
+	json_decref(out);
 	json_decref(root);
 	return 0;
 }

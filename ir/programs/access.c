@@ -5,8 +5,9 @@
 
 #include <string.h>
 
-void
-kernel_loop_access(const Kernel *k, uint32_t *out)
+/* The ACCESS_... bits of the kernel's loops alone. */
+static void
+loop_access(const Kernel *k, uint32_t *out)
 {
 	memset(out, 0, sizeof(*out) * (size_t)(k->n_inputs + k->n_outputs));
 	for (int i = 0; i < k->body.n; i++) {
@@ -26,7 +27,7 @@ kernel_access(const Kernel *k, uint32_t *out)
 {
 	const LibraryCall *c = k->library;
 
-	kernel_loop_access(k, out);
+	loop_access(k, out);
 	for (int i = 0; c && i < N_LIBRARY_OPERANDS; i++)
 		if (library_has_operand(c, i))
 			out[c->operands[i].buffer] |= library_writes(c, i) ? ACCESS_WRITE

@@ -94,8 +94,7 @@ uint32_t program_arguments(Program *p, int n, const uint32_t *slots);
 void program_sort_travels(Program *p);
 
 /* ---- access.c: how instructions access their arguments */
-/* Sets out[i] to the ACCESS_... bits of buffer i: of the kernel's loops alone, or of its loops and its library call. */
-void kernel_loop_access(const Kernel *k, uint32_t *out);
+/* Sets out[i] to the ACCESS_... bits of buffer i, of the kernel's loops and its library call. */
 void kernel_access(const Kernel *k, uint32_t *out);
 /* The access of all kernels of a module. Each kernel is looked through once, when the first question about it comes. */
 typedef struct {

@@ -14,7 +14,6 @@ import predictions  # noqa: E402
 
 TRANSFORMERS = ("gpt2_124m", "llama_100m", "bert_base", "vit_small")
 FITTED = ("gpu-bench", "gpu-bench-bf16", "gpu-bench-h100", "gpu-bench-h100-bf16")
-LAUNCH_US = 0.9
 NINE_OF_TEN, STEP = 0.9, 0.08
 REASONS = Path(__file__).with_name("above_prediction.json")
 
@@ -23,9 +22,9 @@ REASONS = Path(__file__).with_name("above_prediction.json")
 def steps(build):
     """All stored steps, with today's predictions."""
     found = []
-    for machine, steps in predictions.stored():
-        assert machine and predictions.predict(build / "bench_predict", machine, steps)
-        found += steps
+    for gpu, steps in predictions.stored():
+        if predictions.predict(build / "bench_predict", gpu, steps):  # else a GPU that cost/ does not know
+            found += steps
     return found
 
 
@@ -41,7 +40,7 @@ def test_nine_of_ten_launches_are_near(steps):
 
 
 def test_steps_are_near(steps):
-    found = {f"{s.result} {s.model}": predictions.error(s, LAUNCH_US) for s in of_transformers(steps)}
+    found = {f"{s.result} {s.model}": s.error for s in of_transformers(steps)}
     assert len(found) == len(FITTED) * len(TRANSFORMERS)
     assert {name: error for name, error in found.items() if abs(error) > STEP} == {}
 
@@ -86,6 +85,6 @@ def test_a_number_can_be_tried(build):
     step = predictions.Step("", "", 1, 0, 0, [predictions.Launch("", "", row, 1, 1)])
     times = []
     for reached in (0.4, 0.8):
-        predictions.predict(build / "bench_predict", "h100", [step], {"products.tf32.reached": reached, "call_seconds": 0})
+        predictions.predict(build / "bench_predict", "NVIDIA H100 80GB HBM3", [step], {"products.tf32.reached": reached, "call_seconds": 0})
         times.append(step.launches[0].predicted)
     assert times[0] == pytest.approx(2 * times[1], rel=1e-6)

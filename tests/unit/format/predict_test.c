@@ -20,6 +20,7 @@ static const CostFit toy_fit = {
 };
 static const Chip toy_chip = {
 	.fit = &toy_fit,
+	.measured = true,
 	.processors = 10,
 	.most_blocks = 16,
 	.most_threads = 1024,
@@ -271,6 +272,72 @@ test_batches(void **state)
 	assert_int_equal(w.product.alignment, 16);
 	library.call.operands[LIBRARY_FIRST].offset = 4;
 	assert_int_equal(work_of_instruction(&f, &in, &alone).product.alignment, 8);
+	/* The library loops over the 66 adjacent elements of a row; an axis of one element does not count. */
+	for (int i = LIBRARY_FIRST; i <= LIBRARY_RESULT; i++) {
+		LibraryOperand *o = &library.call.operands[i];
+		o->offset = 0;
+		o->dims[2] = o->dims[3] = i == LIBRARY_FIRST ? 66 : 64;
+		o->strides[2] = 72;
+		o->strides[1] = 72 * 72;
+		o->strides[0] = 72 * 72 * 10;
+	}
+	assert_int_equal(work_of_instruction(&f, &in, &alone).product.alignment, 4);
+	library.call.operands[LIBRARY_FIRST].dims[2] = 64;
+	library.call.operands[LIBRARY_FIRST].dims[3] = 64;
+	library.call.operands[LIBRARY_SECOND].dims[3] = 1;
+	assert_int_equal(work_of_instruction(&f, &in, &alone).product.alignment, 16);
+}
+
+/* Matrix units multiply the smallest floats among the arguments, whatever integers there are. */
+static void
+test_tiles(void **state)
+{
+	static const struct {
+		uint32_t dtypes[2];
+		Math math;
+	} cases[] = {{{F32, BF16}, MATH_16_BITS},
+	             {{F16, U8}, MATH_16_BITS},
+	             {{F32, S64}, MATH_F32},
+	             {{F64, U8}, MATH_F64},
+	             {{F8E4M3, F32}, MATH_8_BITS}};
+	const KernelRecord kernel = {
+		.team = 128, .iterations = 80, .matrix_flops = 1000, .n_arguments = 2};
+	const Instruction in = {.kind = RUN_KERNEL};
+
+	(void)state;
+	for (int i = 0; i < COUNT(cases); i++) {
+		const KernelArgument arguments[] = {{.bytes = 8, .dtype = cases[i].dtypes[0]},
+		                                    {.bytes = 8, .dtype = cases[i].dtypes[1]}};
+		const Format f = {
+			.kernels = &kernel, .kernel_arguments = arguments, .strings = strings};
+		assert_int_equal(work_of_instruction(&f, &in, &alone).math, cases[i].math);
+	}
+}
+
+/* CUDA's names of devices. */
+static void
+test_devices(void **state)
+{
+	static const struct {
+		const char *name, *machine;
+	} cases[] = {{"NVIDIA H100 80GB HBM3", "h100"},
+	             {"NVIDIA H200", "h200"},
+	             {"NVIDIA A100-SXM4-80GB", "a100"},
+	             {"NVIDIA L4", "l4"},
+	             {"NVIDIA GB200", "gb200"},
+	             {"NVIDIA GeForce RTX 4090", "rtx-4090"},
+	             {"NVIDIA L40", NULL},
+	             {"NVIDIA GH200 480GB", NULL},
+	             {"NVIDIA GeForce RTX 4090D", NULL}};
+
+	(void)state;
+	for (int i = 0; i < COUNT(cases); i++) {
+		const Machine *m = machine_of_device(cases[i].name);
+		if (cases[i].machine)
+			assert_string_equal(m->name, cases[i].machine);
+		else
+			assert_null(m);
+	}
 }
 
 /* Convolutions are said not to be measured. */
@@ -293,7 +360,7 @@ test_convolutions(void **state)
 	}
 	Prediction p = predict_instruction(&f, &in, &alone);
 	assert_int_equal(p.work.class, WORK_CONVOLUTION);
-	assert_false(prediction_is_measured(&p));
+	assert_false(prediction_is_measured(&p, &toy));
 	assert_true(p.seconds > 0);
 }
 
@@ -531,6 +598,7 @@ main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_utilization),  cmocka_unit_test(test_kernels),
 		cmocka_unit_test(test_products),     cmocka_unit_test(test_batches),
+		cmocka_unit_test(test_tiles),        cmocka_unit_test(test_devices),
 		cmocka_unit_test(test_convolutions), cmocka_unit_test(test_copies),
 		cmocka_unit_test(test_collectives),  cmocka_unit_test(test_times),
 		cmocka_unit_test(test_step),         cmocka_unit_test(test_text),

@@ -88,9 +88,31 @@ test_instructions(void **state)
 			.instructions;
 
 	(void)state;
+	/* a load and a store of each element, at 4.1 each; a division is nine operations of 1.15 */
+	assert_near(copy, 1024 * 2 * 4.1);
+	double divided =
+		work_of(head,
+	                "parallel v0 < 16 {\n vector v1 < 64 {\n v2 = load x0[64*v0 + v1] : f32\n"
+	                " v3 = div v2, v2 : f32\n store y0[64*v0 + v1] = v3\n }\n }\n")
+			.instructions;
+	assert_near(divided - copy, 1024 * 9 * 1.15);
 	assert_near(half / copy, 0.75);
 	assert_true(with_exp > copy + 1024 * 10 && with_exp < copy + 1024 * 60);
 	assert_near(triangle / copy, 34.0 / 64); /* rows of 4, 8, .. 64 elements */
+}
+
+/* A tile of 16 x 32 takes products of 16 elements from each of four blocks. */
+static void
+test_matrix_units(void **state)
+{
+	KernelWork w = work_of(
+		"x0: in f32[16,64], x1: in f32[64,32], y0: out f32[16,32]) team 32",
+		"local a2 : f32[16,16]\n local b3 : f32[16,32]\n tile acc4 : f32[16,32]\n"
+		"for v0 < 4 {\n mma acc4, a2[0 : 16, 1], b3[0 : 32, 1] k 16\n }\n"
+		"each v1, v2 of acc4 {\n v3 = load acc4[v1, v2] : f32\n store y0[32*v1 + v2] = v3\n }\n");
+
+	(void)state;
+	assert_near(w.matrix_flops, 4 * 2.0 * 16 * 32 * 16);
 }
 
 /* A team of 256 with a loop over 64 elements: a quarter of its members works. */
@@ -154,7 +176,7 @@ main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_bytes),    cmocka_unit_test(test_instructions),
 		cmocka_unit_test(test_guards),   cmocka_unit_test(test_steps),
-		cmocka_unit_test(test_segments),
+		cmocka_unit_test(test_segments), cmocka_unit_test(test_matrix_units),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
