@@ -253,7 +253,6 @@ bind_files(const Files *files, Source *s, const FileSet *set)
 		                    type == U8 && dtype_is_float((DType)s->port->dtype)
 		                            ? " (--scale or --mean-std converts them)"
 		                            : "");
-	s->read = source_read_files;
 	decode_prepare(arena, s, type);
 	if (sample_axis(files, s->port) >= 0) {
 		const DataFile *last = &s->set.files[set->n_files - 1];
@@ -261,14 +260,13 @@ bind_files(const Files *files, Source *s, const FileSet *set)
 		return NULL;
 	}
 	char *whole = arena_alloc(arena, (size_t)dtype_bytes((DType)s->port->dtype, s->elements));
-	s->raw = arena_alloc(arena, (size_t)file->info.n_bytes);
+	char *raw = arena_alloc(arena, (size_t)file->info.n_bytes);
 	DataFile one = *file;
 	one.rows = 1;
 	Source reader = *s;
 	reader.set = (FileSet){&one, 1};
-	RETURN_IF_ERROR(source_read_files(&reader, 0, 1, whole));
+	RETURN_IF_ERROR(source_read(&reader, 0, 1, whole, raw));
 	s->constant = whole;
-	s->read = source_read_constant;
 	return NULL;
 }
 
@@ -288,7 +286,6 @@ bind_tokens(const Files *files, Source *s, int64_t shift, int64_t length)
 	s->set = (FileSet){file, 1};
 	s->shift = shift;
 	s->rows = file->rows;
-	s->read = source_read_files;
 	if (s->rows == 0)
 		return status_error(
 			EXIT_DATA,
@@ -305,7 +302,6 @@ bind_fill(const Files *files, Source *s, const char *text)
 	RETURN_IF_ERROR(fill_parse(files->run->arena, s->format, s->port, text, &constant));
 	s->constant = constant;
 	s->elements = format_elements(s->format, s->port->first_dim, s->port->rank);
-	s->read = source_read_constant;
 	return NULL;
 }
 

@@ -160,7 +160,8 @@ keep_data(Gradc *run, Dataset *d)
 static void
 allocate(Gradc *run, Dataset *d)
 {
-	int64_t most = 1;
+	int64_t most = 1, raw_bytes = 1;
+	int readers = readers_wanted(&run->executor);
 
 	d->micro_rows = run->format.bindings[d->binding].rows;
 	d->picked = NEW_ARRAY(run->arena, int64_t, d->micro_rows);
@@ -174,10 +175,13 @@ allocate(Gradc *run, Dataset *d)
 
 		s->chunk = raw > 0 && raw < CHUNK_BYTES ? CHUNK_BYTES / raw : 1;
 		s->chunk = s->chunk < d->micro_rows ? s->chunk : d->micro_rows;
-		s->raw = arena_alloc(run->arena, (size_t)(s->chunk * raw));
+		raw_bytes = s->chunk * raw > raw_bytes ? s->chunk * raw : raw_bytes;
 		most = outer_elements(s) > 1 && s->chunk * bytes > most ? s->chunk * bytes : most;
 	}
-	d->sample = arena_alloc(run->arena, (size_t)most);
+	for (int i = 0; i < readers; i++) {
+		d->buffers[i].raw = arena_alloc(run->arena, (size_t)raw_bytes);
+		d->buffers[i].sample = arena_alloc(run->arena, (size_t)most);
+	}
 }
 
 Status
@@ -233,40 +237,82 @@ spread(const Layout *l, int64_t first, int64_t n, const char *samples)
 			       (size_t)l->inner);
 }
 
-/* Copies rows [row, row+n) of the files to rows [first, first+n) of the input. */
+/* Copies rows [row, row+n) of the files to rows [first, first+n) of the input; at most a chunk. */
 static Status
-read_run(Dataset *d, Source *s, const Layout *l, int64_t first, int64_t row, int64_t n)
+read_run(const Dataset *d, int reader, const Source *s, const Layout *l, int64_t first, int64_t row,
+         int64_t n)
 {
-	for (int64_t i = 0, part; i < n; i += part) {
-		char *to = l->outer == 1 ? block(l, 0, first + i) : d->sample;
+	char *to = l->outer == 1 ? block(l, 0, first) : d->buffers[reader].sample;
 
-		part = n - i < s->chunk ? n - i : s->chunk;
-		RETURN_IF_ERROR(s->read(s, row + i, part, to));
-		if (l->outer > 1)
-			spread(l, first + i, part, to);
+	RETURN_IF_ERROR(source_read(s, row, n, to, d->buffers[reader].raw));
+	if (l->outer > 1)
+		spread(l, first, n, to);
+	return NULL;
+}
+
+/* What the tasks of a micro-batch share. */
+typedef struct {
+	const Dataset *d;
+	char *image;
+	int64_t n; /* rows that are no padding */
+} Reading;
+
+static Layout
+layout_of(const Reading *r, const Source *s)
+{
+	int64_t bytes = dtype_bytes((DType)s->port->dtype, s->elements), outer = outer_elements(s);
+
+	return (Layout){outer, bytes / outer, r->d->micro_rows,
+	                r->image + s->format->slots[s->port->slot].offset};
+}
+
+/* A task reads a chunk of rows of one input: row 0 of the files, where all rows are padding. */
+static int
+tasks_of(const Reading *r, const Source *s)
+{
+	return reads_rows(s) ? (int)((r->n + s->chunk - 1) / s->chunk + (r->n == 0)) : 0;
+}
+
+/* Reads rows [from, end) of a micro-batch, consecutive rows of the files together. */
+static Status
+read_chunk(const Reading *r, int reader, const Source *s, int64_t from, int64_t end)
+{
+	const Layout l = layout_of(r, s);
+	const int64_t *rows = r->d->picked;
+
+	for (int64_t i = from, run; i < end; i += run) {
+		for (run = 1; i + run < end && rows[i + run] == rows[i] + run;)
+			run++;
+		RETURN_IF_ERROR(read_run(r->d, reader, s, &l, i, rows[i], run));
 	}
 	return NULL;
 }
 
-/* Reads consecutive rows together. Padding repeats the last row. */
 static Status
-read_rows(Dataset *d, Source *s, int64_t n, char *to)
+read_task(void *reading, int reader, int number)
 {
-	int64_t bytes = dtype_bytes((DType)s->port->dtype, s->elements), outer = outer_elements(s);
-	const Layout l = {outer, bytes / outer, d->micro_rows, to};
-	const int64_t *rows = d->picked;
+	const Reading *r = reading;
+	const Source *s = r->d->sources;
 
-	for (int64_t i = 0, run; i < n; i += run) {
-		for (run = 1; i + run < n && rows[i + run] == rows[i] + run;)
-			run++;
-		RETURN_IF_ERROR(read_run(d, s, &l, i, rows[i], run));
+	for (int tasks; number >= (tasks = tasks_of(r, s)); s++)
+		number -= tasks;
+	if (r->n == 0) {
+		const Layout l = layout_of(r, s);
+		return read_run(r->d, reader, s, &l, 0, 0, 1);
 	}
-	if (n == 0)
-		RETURN_IF_ERROR(read_run(d, s, &l, 0, 0, 1));
-	for (int64_t i = n > 0 ? n : 1; i < d->micro_rows; i++)
-		for (int64_t o = 0; o < outer; o++)
+	int64_t from = number * s->chunk, end = from + s->chunk;
+	return read_chunk(r, reader, s, from, end < r->n ? end : r->n);
+}
+
+/* Padding repeats the last row. */
+static void
+pad(const Reading *r, const Source *s)
+{
+	const Layout l = layout_of(r, s);
+
+	for (int64_t i = r->n > 0 ? r->n : 1; i < l.rows; i++)
+		for (int64_t o = 0; o < l.outer; o++)
 			memcpy(block(&l, o, i), block(&l, o, i - 1), (size_t)l.inner);
-	return NULL;
 }
 
 static int64_t
@@ -277,16 +323,19 @@ port_bytes(const Source *s)
 	return dtype_bytes((DType)p->dtype, format_elements(s->format, p->first_dim, p->rank));
 }
 
-static Status
-read_source(Dataset *d, Source *s, int64_t n, char *to)
+/* What needs no file: constants, weights of rows, padding. */
+static void
+fill_source(const Reading *r, const Source *s)
 {
-	if (s->port->kind != PORT_WEIGHT && !s->constant)
-		return read_rows(d, s, n, to);
+	char *to = r->image + s->format->slots[s->port->slot].offset;
+
 	if (s->constant)
 		memcpy(to, s->constant, (size_t)port_bytes(s));
-	for (int64_t i = 0; i < d->micro_rows && !s->constant; i++)
-		dtype_store_float((DType)s->port->dtype, to, i, i < n ? 1 : 0);
-	return NULL;
+	else if (s->port->kind == PORT_WEIGHT)
+		for (int64_t i = 0; i < r->d->micro_rows; i++)
+			dtype_store_float((DType)s->port->dtype, to, i, i < r->n ? 1 : 0);
+	else
+		pad(r, s);
 }
 
 /* The number in the files of the row at this position of the epoch. */
@@ -299,21 +348,22 @@ row_at(const Dataset *d, const Order *order, int64_t position)
 }
 
 Status
-dataset_read(const MicroRows *rows, char *image)
+dataset_read(const MicroRows *rows, char *image, Readers *readers)
 {
 	Dataset *d = rows->dataset;
 	Order order = order_new(d->rows, d->shuffle, d->seed, rows->epoch);
-	int64_t n = rows->end > rows->first ? rows->end - rows->first : 0;
+	Reading reading = {d, image, rows->end > rows->first ? rows->end - rows->first : 0};
+	int tasks = 0;
 
-	for (int64_t i = 0; i < n; i++)
+	for (int64_t i = 0; i < reading.n; i++)
 		d->picked[i] = row_at(d, &order, rows->first + i);
 	for (int i = 0; i < d->n_sources; i++) {
-		Source *s = &d->sources[i];
-
-		RETURN_IF_ERROR(source_check_kept(s));
-		RETURN_IF_ERROR(
-			read_source(d, s, n, image + s->format->slots[s->port->slot].offset));
+		RETURN_IF_ERROR(source_check_kept(&d->sources[i]));
+		tasks += tasks_of(&reading, &d->sources[i]);
 	}
+	RETURN_IF_ERROR(readers_run(readers, tasks, read_task, &reading));
+	for (int i = 0; i < d->n_sources; i++)
+		fill_source(&reading, &d->sources[i]);
 	return NULL;
 }
 

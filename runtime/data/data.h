@@ -6,6 +6,9 @@
 #include "base/files/files.h"
 #include "runtime/run/run.h"
 
+enum { MOST_READERS = 8 }; /* threads that read a micro-batch */
+typedef struct Readers Readers;
+
 /* ---- source.c: rows of one input, from files, tokens or constants */
 typedef struct {
 	const char *path;
@@ -23,15 +26,12 @@ struct Source {
 	const Format *format;
 	const PortRecord *port;
 	const char *name;
-	/* Reads n whole samples and converts them to the port's dtype. */
-	Status (*read)(Source *s, int64_t row, int64_t n, char *to);
 	int64_t rows;     /* -1: any number of rows */
 	int64_t elements; /* elements of a sample; of the whole port if it has no samples */
 	FileSet set;
 	/* number of tokens that the source skips at the beginning of the stream; 1 for labels, which are the next tokens */
 	int64_t shift;
-	char *raw; /* buffer for `chunk` rows in the file's types */
-	int64_t chunk;
+	int64_t chunk; /* samples that are read together */
 	const char *constant;
 	bool allow_nan;
 	double scale, offset;
@@ -84,8 +84,11 @@ struct Dataset {
 	const Split *split;
 	bool held_out;
 	int64_t *picked; /* numbers of the micro-batch's rows in the files */
-	/* buffer for some samples, before they are copied to their places along the sample axis */
-	char *sample;
+	/* Buffers of each reader (readers.c): for a chunk in the files' types, and for samples before they are copied to their
+	 * places along the sample axis. */
+	struct {
+		char *raw, *sample;
+	} buffers[MOST_READERS];
 	/* a micro-batch is small and in memory, so that reading it is faster than waking the prefetch thread */
 	bool at_hand;
 	FileSet *sets;
@@ -100,11 +103,22 @@ typedef struct {
 Status dataset_open(Gradc *run, Role role, const DataOptions *options, Dataset **out);
 void dataset_close(Dataset *d);
 /* Reads all inputs of a micro-batch to their places in an image: memory with the layout of the io region. Only one thread may
- * read at a time. */
-Status dataset_read(const MicroRows *rows, char *image);
+ * call at a time. readers: threads that help; NULL: none. */
+Status dataset_read(const MicroRows *rows, char *image, Readers *readers);
 /* Copies the program's inputs from `image`, a separate image, to the executor's io slots. No run of the program may be under
  * way. */
 void dataset_write(const Dataset *d, const Executor *x, const char *image);
+
+/* ---- readers.c: threads that help to read the rows of a micro-batch */
+/* How many threads should read for the device, the caller included: 1 where the host computes. */
+int readers_wanted(const Executor *x);
+/* Starts n - 1 helpers. orphans: as in prefetch_open. After a fault, too, *out is to be closed. */
+Status readers_open(Arena *arena, int n, MemoryOrphans **orphans, Readers **out);
+void readers_close(Readers *r); /* r may be NULL */
+/* A task; reader: number of the thread that runs it, below n of readers_open. */
+typedef Status ReadTask(void *context, int reader, int number);
+/* Runs tasks 0 to n - 1, in any order, on all threads; r NULL: in order. Returns the fault of the first task that failed. */
+Status readers_run(Readers *r, int n, ReadTask *task, void *context);
 
 /* ---- split.c: --split X[,SEED] */
 /* EXIT_USAGE if the text is not a share between 0 and 1, perhaps with a seed. */

@@ -16,6 +16,7 @@ struct Prefetch {
 	Executor *executor;
 	Trace *trace;
 	MemoryOrphans **orphans;
+	Readers *readers; /* NULL: the thread reads alone */
 	pthread_t thread;
 	pthread_mutex_t lock; /* guards all fields below */
 	pthread_cond_t changed;
@@ -45,7 +46,7 @@ read_rows(void *prefetch)
 	RETURN_IF_ERROR(executor_wait_image(p->executor, p->turn));
 	double begin = seconds_now();
 	p->begin = begin;
-	Status fault = dataset_read(&p->rows, executor_image(p->executor, p->turn));
+	Status fault = dataset_read(&p->rows, executor_image(p->executor, p->turn), p->readers);
 	trace_span(p->trace, &(TraceSpan){.track = TRACK_READING,
 	                                  .category = "data",
 	                                  .name = "read",
@@ -89,9 +90,14 @@ prefetch_open(Arena *arena, Executor *x, Trace *trace, MemoryOrphans **orphans, 
 	p->orphans = orphans;
 	pthread_mutex_init(&p->lock, NULL);
 	pthread_cond_init(&p->changed, NULL);
-	Status status = thread_start(&p->thread, "to read data", serve, p);
+	int readers = readers_wanted(x);
+	Status status = readers > 1 ? readers_open(arena, readers, orphans, &p->readers) : NULL;
+	if (!status)
+		status = thread_start(&p->thread, "to read data", serve, p);
 	if (!status)
 		*out = p;
+	else
+		readers_close(p->readers);
 	return status;
 }
 
@@ -105,6 +111,7 @@ prefetch_close(Prefetch *p)
 	pthread_cond_broadcast(&p->changed);
 	pthread_mutex_unlock(&p->lock);
 	pthread_join(p->thread, NULL);
+	readers_close(p->readers);
 	status_free(p->fault);
 	pthread_cond_destroy(&p->changed);
 	pthread_mutex_destroy(&p->lock);

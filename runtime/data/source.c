@@ -98,12 +98,12 @@ source_check_kept(const Source *s)
 
 /* Reads rows [row, row+n), all in one file. */
 static Status
-read_part(Source *s, const DataFile *file, int64_t row, int64_t n, char *to)
+read_part(const Source *s, const DataFile *file, int64_t row, int64_t n, char *to, char *buffer)
 {
 	DType dtype = file->info.dtype;
 	int64_t first = (row - file->first_row) * s->elements + s->shift, count = n * s->elements;
 	int64_t bytes = dtype_bytes(dtype, count), at = dtype_bytes(dtype, first);
-	void *raw = is_direct(s, dtype) ? to : s->raw;
+	void *raw = is_direct(s, dtype) ? to : buffer;
 
 	if (file->kept)
 		memcpy(raw, file->kept + at, (size_t)bytes);
@@ -116,7 +116,7 @@ read_part(Source *s, const DataFile *file, int64_t row, int64_t n, char *to)
 }
 
 Status
-source_read_files(Source *s, int64_t row, int64_t n, char *to)
+source_read(const Source *s, int64_t row, int64_t n, char *to, char *raw)
 {
 	int64_t bytes = dtype_bytes((DType)s->port->dtype, s->elements);
 
@@ -126,19 +126,10 @@ source_read_files(Source *s, int64_t row, int64_t n, char *to)
 
 		if (left <= 0)
 			continue;
-		RETURN_IF_ERROR(read_part(s, file, row, part, to));
+		RETURN_IF_ERROR(read_part(s, file, row, part, to, raw));
 		row += part;
 		n -= part;
 		to += part * bytes;
 	}
-	return NULL;
-}
-
-Status
-source_read_constant(Source *s, int64_t row, int64_t n, char *to)
-{
-	(void)row;
-	(void)n;
-	memcpy(to, s->constant, (size_t)dtype_bytes((DType)s->port->dtype, s->elements));
 	return NULL;
 }

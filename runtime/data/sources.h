@@ -9,8 +9,9 @@
 Status tokens_open(Arena *arena, const char *path, bool text, FileSet *out);
 
 /* ---- source.c */
-Status source_read_files(Source *s, int64_t row, int64_t n, char *to);
-Status source_read_constant(Source *s, int64_t row, int64_t n, char *to);
+/* Reads n whole samples, at most `chunk` where the source has rows, and converts them to the port's dtype. raw: room for them
+ * in the files' type. */
+Status source_read(const Source *s, int64_t row, int64_t n, char *to, char *raw);
 /* Reads the source's files into memory if they are few, their rows are small, and their size is at most *left bytes. Subtracts
  * the size from *left. Several sources may share a file. */
 Status source_keep(Arena *arena, Source *s, int64_t *left);

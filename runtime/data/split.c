@@ -180,16 +180,17 @@ class_of(DType dtype, const char *labels, int64_t i, int64_t *out)
 
 /* *out: NULL if the labels are no classes. */
 static Status
-read_classes(Source *s, int64_t rows, Arena *arena, int64_t **out)
+read_classes(const Dataset *d, const Source *s, Arena *arena, int64_t **out)
 {
 	DType dtype = (DType)s->port->dtype;
 	char *chunk = arena_alloc(arena, (size_t)dtype_bytes(dtype, s->chunk) + 1);
+	int64_t rows = d->rows;
 	int64_t *labels = NEW_ARRAY(arena, int64_t, rows);
 
 	*out = NULL;
 	for (int64_t row = 0, n; row < rows; row += n) {
 		n = rows - row < s->chunk ? rows - row : s->chunk;
-		RETURN_IF_ERROR(s->read(s, row, n, chunk));
+		RETURN_IF_ERROR(source_read(s, row, n, chunk, d->buffers[0].raw));
 		for (int64_t i = 0; i < n; i++)
 			if (!class_of(dtype, chunk, i, &labels[row + i]))
 				return NULL;
@@ -223,7 +224,7 @@ split_datasets(Gradc *run, Dataset *train, Dataset *eval)
 		                      "evaluation need one",
 		                      option, (long long)train->rows);
 	if (!status && classes)
-		status = read_classes(classes, train->rows, scratch, &labels);
+		status = read_classes(train, classes, scratch, &labels);
 	if (!status) {
 		const Split *s = split_choose(run->arena, labels, train->rows, share, seed);
 		use_rows(train, s, false);

@@ -28,7 +28,7 @@ pass_open(Gradc *run, Role role, const GradcPairs *inputs, Pass *out)
 	MicroRows rows = {.dataset = out->data, .end = out->data->micro_rows};
 	out->image = arena_alloc(
 		run->arena, (size_t)format_space_bytes(&run->format, SPACE_IO, gradc_target(run)));
-	return dataset_read(&rows, out->image);
+	return dataset_read(&rows, out->image, NULL);
 }
 
 /* Runs the program once, with the sums cleared; returns the loss. */
