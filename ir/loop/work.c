@@ -34,6 +34,7 @@ typedef struct {
 	DType *types;            /* by scalar */
 	int64_t *extents;        /* by scalar: extent of a loop's variable; 0: another scalar */
 	const Affine **bounds;   /* by scalar: place below which a loop's variable stays */
+	bool *of_data;           /* by scalar: computed from what was loaded, or accumulated? */
 	double *runs;            /* by depth: how often the open block runs in a launch */
 	double *steps;           /* by depth: how often one part runs it, one run after the other */
 	double *loaded, *stored; /* by buffer: bytes */
@@ -117,9 +118,32 @@ mean_limited(double low, double high, double most)
 	       (high - low);
 }
 
+static bool
+is_of_data(const Counting *c, const Affine *place)
+{
+	for (int i = 0; place && i < place->n; i++)
+		if (c->of_data[place->terms[i].scalar])
+			return true;
+	return false;
+}
+
+static void
+note_data(Counting *c, const LoopStatement *s)
+{
+	bool of_data = s->kind == LOOP_STATEMENT_LOAD ||
+	               (s->kind == LOOP_STATEMENT_AFFINE && is_of_data(c, s->place));
+
+	for (int i = 0; i < s->n_operands; i++)
+		of_data |= s->operands[i] >= 0 && c->of_data[s->operands[i]];
+	if (s->result >= 0)
+		c->of_data[s->result] = of_data;
+	for (int i = 0; i < s->n_accumulators; i++)
+		c->of_data[s->accumulators[i].scalar] = true;
+}
+
 /* How often a block runs for each time that its opener, at this depth, is reached. A loop below a bound of loop variables, as in
  * a triangle, runs its mean. A bound that is computed from data counts as if all executions of the loop divided its extent among
- * them, as segments do. A condition counts as true. */
+ * them, as segments do. Another computed bound counts as the extent, and a condition as true. */
 static double
 block_runs(Counting *c, const LoopStatement *s, int depth)
 {
@@ -135,6 +159,8 @@ block_runs(Counting *c, const LoopStatement *s, int depth)
 		return (double)s->extent;
 	if (affine_range(c->arena, s->place, c->extents, c->bounds, &low, &high))
 		return mean_limited((double)low, (double)high, (double)s->extent);
+	if (!is_of_data(c, s->place))
+		return (double)s->extent;
 	double executions = (double)c->k->iterations * c->steps[depth];
 	return fmin(fmax((double)s->extent / executions, 1), (double)s->extent);
 }
@@ -174,6 +200,7 @@ kernel_work(const Kernel *k)
 	              .types = NEW_ARRAY(arena, DType, k->n_scalars + 1),
 	              .extents = NEW_ARRAY(arena, int64_t, k->n_scalars + 1),
 	              .bounds = NEW_ARRAY(arena, const Affine *, k->n_scalars + 1),
+	              .of_data = NEW_ARRAY(arena, bool, k->n_scalars + 1),
 	              .runs = NEW_ARRAY(arena, double, k->body.n + 1),
 	              .steps = NEW_ARRAY(arena, double, k->body.n + 1),
 	              .loaded = NEW_ARRAY(arena, double, k->buffers.n + 1),
@@ -186,6 +213,7 @@ kernel_work(const Kernel *k)
 		const LoopStatement *s = &k->body.at[i];
 		depth -= s->kind == LOOP_STATEMENT_END;
 		count_statement(&c, s, c.runs[depth]);
+		note_data(&c, s);
 		if (statement_opens(s))
 			open_block(&c, s, depth++);
 	}
