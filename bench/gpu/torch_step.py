@@ -17,7 +17,7 @@ import torch
 
 WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 SDPA = {"attn_implementation": "sdpa"}
-# Names of kernels, or of ops on a CPU, that are attention without stored scores; and of those that store them.
+# Names of kernels, or of ops on a CPU: of attention without stored scores, and of a softmax over stored scores.
 FUSED = re.compile(r"flash|fmha|mem_eff|efficient_attention|cudnn.*(sdpa|attention)", re.IGNORECASE)
 STORED = re.compile(r"softmax", re.IGNORECASE)
 

@@ -56,9 +56,8 @@ finish(Readers *r, int number, Status fault)
 		status_free(r->fault);
 		r->fault = fault;
 		r->end = number;
-	} else if (fault) {
-		/* A later task than the one that failed first. */
-		status_free(fault);
+	} else {
+		status_free(fault); /* NULL, or an earlier task has failed */
 	}
 }
 
@@ -117,7 +116,7 @@ readers_close(Readers *r)
 	pthread_mutex_destroy(&r->lock);
 }
 
-/* Begins no more tasks, and waits for those that helpers run: they work on the caller's memory. */
+/* Begins no more tasks, and waits for the helpers' running tasks, because running tasks use the caller's memory. */
 static void
 settle(void *readers)
 {

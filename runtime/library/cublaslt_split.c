@@ -2,8 +2,8 @@
  * matrix units (tensor cores) compute the larger part; the rest is a small product. For example, 50257 columns of f32 become
  * 50256 and 1.
  *
- * Along k the second part is added to the result of the first. In f32 the larger part is the first. A bf16 result rounds what it
- * is added to, so the small part is the first: of a sum of 50257 products only one is rounded on its own, which loses no more than
+ * Along k the second part is added to the result of the first. In f32 the larger part is the first. In bf16 the first
+ * part is rounded before the second is added, so the small part is the first: of a sum of 50257 products only one is rounded on its own, which loses no more than
  * the rounding of its operands. */
 #include "base/numbers/numbers.h"
 #include "runtime/library/cublaslt.h"
