@@ -12,6 +12,7 @@ typedef struct {
 	atomic_int busy[READERS]; /* tasks that a reader runs at this time: at most 1 */
 	atomic_int together, most;
 	int bad[3]; /* tasks that fail; -1: none */
+	int late;   /* a task that takes 50 ms */
 	useconds_t delay;
 } Job;
 
@@ -25,7 +26,7 @@ task(void *context, int reader, int number)
 	int together = atomic_fetch_add(&j->together, 1) + 1, most = atomic_load(&j->most);
 	while (together > most && !atomic_compare_exchange_weak(&j->most, &most, together))
 		;
-	usleep(j->delay);
+	usleep(number == j->late ? 50000 : j->delay);
 	atomic_fetch_add(&j->runs[number], 1);
 	atomic_fetch_sub(&j->together, 1);
 	atomic_fetch_sub(&j->busy[reader], 1);
@@ -59,20 +60,20 @@ each(int threads)
 	Arena *arena = arena_new();
 	MemoryOrphans *orphans = NULL;
 	Readers *r = NULL;
-	Job j = {.bad = {-1, -1, -1}};
+	Job j = {.bad = {-1, -1, -1}, .late = -1};
 
 	if (threads)
 		must(readers_open(arena, threads, &orphans, &r));
 	for (int n = 0; n <= TASKS; n = n * 3 + 1)
 		run(r, &j, n, NULL);
 	run(r, &j, TASKS, NULL);
-	j = (Job){.bad = {150, 7, 40}};
+	j = (Job){.bad = {150, 7, 40}, .late = 7}; /* task 40 fails long before task 7 */
 	run(r, &j, TASKS, "task 7");
 	for (int i = 0; i < 7; i++)
 		assert_int_equal(atomic_load(&j.runs[i]), 1);
-	j = (Job){.bad = {TASKS - 1, -1, -1}};
+	j = (Job){.bad = {TASKS - 1, -1, -1}, .late = -1};
 	run(r, &j, TASKS, "task 199");
-	j = (Job){.bad = {-1, -1, -1}};
+	j = (Job){.bad = {-1, -1, -1}, .late = -1};
 	run(r, &j, TASKS, NULL); /* the fault before is forgotten */
 	readers_close(r);
 	memory_orphans_free(orphans);
@@ -92,7 +93,7 @@ test_threads_help(void **state)
 {
 	Arena *arena = arena_new();
 	MemoryOrphans *orphans = NULL;
-	Job j = {.bad = {-1, -1, -1}, .delay = 2000};
+	Job j = {.bad = {-1, -1, -1}, .late = -1, .delay = 2000};
 	Readers *r;
 
 	(void)state;
