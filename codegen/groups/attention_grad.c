@@ -149,6 +149,7 @@ typedef struct {
 	Copy copies[2 * MOST_MATRICES];
 	int tiles[MOST_PRODUCTS];
 	int sums[MOST_PRODUCTS]; /* by consumer: array of its sums, of the block of keys or of a tile */
+	int sum_tiles[MOST_SUMS]; /* by sum over keys: what is summed */
 } Block;
 
 /* The array's copy of a matrix; declared at first use. */
@@ -186,9 +187,33 @@ add_to_sum(Block *b, const ScoreSum *s, LoopValue x)
 {
 	LoopBuilder *lb = b->t.lw->lb;
 	int memory = lower_buffer(b->t.lw, s->to.result);
-	Affine place = score_place(&b->t, &s->to, affine_constant(0));
+	Affine place = score_sum_place(&b->t, s);
 
 	lb_store(lb, memory, place, lb_binary(lb, LOOP_add, lb_load(lb, memory, place), x));
+}
+
+/* Adds a tile in an array to a sum over keys. */
+static void
+add_tile_to_sum(Block *b, const ScoreSum *s, int array, Affine first_query, int64_t n_queries,
+                Affine first_key, int64_t n_keys)
+{
+	LoopBuilder *lb = b->t.lw->lb;
+	bool all_keys = !s->kept[b->key];
+	Affine i = affine_scalar(lb, lb_for(lb, LOOP_PLAIN, n_queries));
+	Affine j = affine_scalar(lb, lb_for(lb, all_keys ? LOOP_VECTOR : LOOP_PLAIN, n_keys));
+	LoopValue sum = all_keys ? lb_accumulator(lb, ACC_ADD, b->t.type) : -1;
+	LoopValue x = lb_load(lb, array, affine_add_scaled(lb, j, i, score_padded(&b->t, n_keys)));
+
+	b->t.at[b->query] = affine_add(lb, first_query, i);
+	b->t.at[b->key] = affine_add(lb, first_key, j);
+	if (all_keys) {
+		lb_accumulate(lb, sum, x);
+		lb_end(lb);
+	}
+	add_to_sum(b, s, all_keys ? sum : x);
+	if (!all_keys)
+		lb_end(lb);
+	lb_end(lb);
 }
 
 /* The elementwise part: the tiles of the products become the tiles that consumers read. */
@@ -213,12 +238,21 @@ make_tiles(Block *b, Affine first_query, int64_t n_queries, Affine first_key, in
 		LoopValue x = lower_element(lw, a->tiles[k], &index);
 		made[k] = lb_type(lb, x) == b->t.type ? x : lb_cast(lb, b->t.type, x);
 	}
-	for (int k = 0; k < a->n_sums; k++)
-		add_to_sum(b, &a->sums[k], lower_element(lw, a->sums[k].tile, &index));
+	for (int k = 0; k < a->n_sums; k++) {
+		LoopValue x = lower_element(lw, a->sums[k].tile, &index);
+		if (a->sums[k].summed[b->key])
+			lb_store(lb, b->sum_tiles[k], at, x);
+		else
+			add_to_sum(b, &a->sums[k], x);
+	}
 	for (int k = 0; k < a->n_tiles; k++)
 		lb_store(lb, b->tiles[k], at, made[k]);
 	lb_end(lb);
 	lb_end(lb);
+	for (int k = 0; k < a->n_sums; k++)
+		if (a->sums[k].summed[b->key])
+			add_tile_to_sum(b, &a->sums[k], b->sum_tiles[k], first_query, n_queries,
+			                first_key, n_keys);
 }
 
 /* Moves a block of a consumer's sums between memory and its array. How: from memory to the array,
@@ -380,15 +414,17 @@ clear_sum(Block *b, const ScoreSum *s)
 	int loops = 0;
 
 	for (int i = 0; i <= b->key; i++) {
-		bool of_part = i < b->query && loop_over(b->a, i) == OVER_PARTS;
-		if (s->summed[i] || of_part)
+		if (i < b->query && loop_over(b->a, i) == OVER_PARTS)
 			continue;
-		LoopMode mode = i == b->key ? LOOP_VECTOR : LOOP_PLAIN;
+		b->t.at[i] = affine_constant(0);
+		if (!s->kept[i])
+			continue;
+		LoopMode mode = i == b->key && !s->summed[i] ? LOOP_VECTOR : LOOP_PLAIN;
 		b->t.at[i] = affine_scalar(lb, lb_for(lb, mode, b->a->shape->dims[i]));
 		loops++;
 	}
-	lb_store(lb, lower_buffer(b->t.lw, s->to.result),
-	         score_place(&b->t, &s->to, affine_constant(0)), lb_number(lb, b->t.type, 0));
+	lb_store(lb, lower_buffer(b->t.lw, s->to.result), score_sum_place(&b->t, s),
+	         lb_number(lb, b->t.type, 0));
 	close_loops(lb, loops);
 }
 
@@ -405,6 +441,10 @@ declare_arrays(Block *b, int64_t queries, int64_t keys)
 	}
 	for (int i = 0; i < n_tiles; i++)
 		b->tiles[i] = lb_local(lb, b->t.type, queries * score_padded(&b->t, keys));
+	for (int i = 0; i < a->n_sums; i++)
+		if (a->sums[i].summed[b->key])
+			b->sum_tiles[i] = lb_local(lb, b->t.type,
+			                           queries * score_padded(&b->t, keys));
 	for (int i = 0; i < a->n_consumers; i++) {
 		const ScoreMatrix *m = &a->consumers[i].matrix;
 		copy_of(b, m, false, m->has_keys ? keys : queries);

@@ -86,24 +86,41 @@ score_behind_moves(Value *v)
 	return v;
 }
 
+/* Do axis i of x and axis k of a reshaped x, both of more than one element, have a factor in common?
+ * Both are ranges of strides. */
+static bool
+axes_overlap(Type x, int i, Type reshaped, int k)
+{
+	int64_t xs[MAX_RANK], rs[MAX_RANK];
+
+	type_strides(x, xs);
+	type_strides(reshaped, rs);
+	return x->dims[i] > 1 && reshaped->dims[k] > 1 && xs[i] < rs[k] * reshaped->dims[k] &&
+	       rs[k] < xs[i] * x->dims[i];
+}
+
 bool
 score_sum(Value *result, Type scores, ScoreSum *out)
 {
 	Value *v = score_behind_moves(result);
-	const ReduceAttr *a = v->node && v->node->op == OP_reduce ? v->node->attr : NULL;
-	int kept = 0;
+	const Node *n = v->node && v->node->op == OP_reduce ? v->node : NULL;
+	const ReduceAttr *a = n ? n->attr : NULL;
 
-	*out = (ScoreSum){.to = {.result = result, .inner = v}, .tile = v};
+	*out = (ScoreSum){.to = {.result = result, .inner = v}, .tile = v, .reduce = n};
 	if (a && a->kind != REDUCE_SUM)
 		return false;
-	if (a)
-		out->tile = node_operand(v->node, 0);
-	for (int i = 0; i < scores->rank; i++) {
-		out->summed[i] = a && ints_has(&a->axes, i);
-		if (!out->summed[i])
-			out->to.score_axis[kept++] = i;
-	}
-	return type_same_shape(out->tile->type, scores) && !out->summed[scores->rank - 1];
+	if (n)
+		out->tile = node_operand(n, 0);
+	Type split = out->tile->type; /* the shape that is summed */
+	while (out->tile->node && out->tile->node->op == OP_reshape &&
+	       !type_same_shape(out->tile->type, scores))
+		out->tile = node_operand(out->tile->node, 0);
+	for (int i = 0; i < scores->rank; i++)
+		for (int k = 0; k < split->rank; k++)
+			if (axes_overlap(scores, i, split, k))
+				*(a && ints_has(&a->axes, k) ? &out->summed[i]
+				                             : &out->kept[i]) = true;
+	return type_same_shape(out->tile->type, scores);
 }
 
 bool
@@ -379,18 +396,14 @@ score_multiply(ScoreTiles *t, TileView c, bool adds, int scale, TileView a, Tile
 	}
 }
 
-Affine
-score_place(ScoreTiles *t, const ScoreResult *r, Affine w)
+/* The place of the result's element that has this index before the result's moves. */
+static Affine
+moved_place(LoopBuilder *lb, const ScoreResult *r, Index at)
 {
-	LoopBuilder *lb = t->lw->lb;
 	const Value *views[MAX_RANK];
-	Index at = {.rank = r->inner->type->rank}, next;
+	Index next;
 	int n = 0;
 
-	for (int i = 0; i < at.rank; i++)
-		at.at[i] = r->inner->type->dims[i] == 1 ? affine_constant(0)
-		           : r->score_axis[i] < 0       ? w
-		                                        : t->at[r->score_axis[i]];
 	for (const Value *v = r->result; v != r->inner && n < MAX_RANK;
 	     v = node_operand(v->node, 0))
 		views[n++] = v;
@@ -404,4 +417,32 @@ score_place(ScoreTiles *t, const ScoreResult *r, Affine w)
 		at = next;
 	}
 	return index_flat(lb, r->result->type, &at);
+}
+
+Affine
+score_place(ScoreTiles *t, const ScoreResult *r, Affine w)
+{
+	Index at = {.rank = r->inner->type->rank};
+
+	for (int i = 0; i < at.rank; i++)
+		at.at[i] = r->inner->type->dims[i] == 1 ? affine_constant(0)
+		           : r->score_axis[i] < 0       ? w
+		                                        : t->at[r->score_axis[i]];
+	return moved_place(t->lw->lb, r, at);
+}
+
+Affine
+score_sum_place(ScoreTiles *t, const ScoreSum *s)
+{
+	LoopBuilder *lb = t->lw->lb;
+	const ReduceAttr *a = s->reduce ? s->reduce->attr : NULL;
+	Type split = a ? node_operand(s->reduce, 0)->type : s->tile->type;
+	Index at = score_index(t), whole = at, left = {0};
+
+	if (!type_same_shape(split, t->scores))
+		index_split(lb, split, index_flat(lb, t->scores, &at), &whole);
+	for (int i = 0; i < split->rank; i++)
+		if (!a || !ints_has(&a->axes, i))
+			left.at[left.rank++] = whole.at[i];
+	return moved_place(lb, &s->to, left);
 }

@@ -38,12 +38,15 @@ typedef struct {
 	int64_t width;
 } ScoreConsumer;
 
-/* A sum of a value of the scores' shape over some axes, but not over keys: the gradient of what was
- * added to the scores. */
+/* A sum of a value of the scores' shape over some axes: the gradient of what was added to the
+ * scores, or multiplied with them. A reshape may split axes first: of 16 keys as 4 rows and 4 columns,
+ * perhaps only the rows are summed. */
 typedef struct {
 	Value *tile;
+	const Node *reduce; /* NULL: nothing is summed */
 	ScoreResult to;
-	bool summed[MAX_RANK]; /* by axis of the scores */
+	/* by axis of the scores: do several of its elements go to one sum? Do they go to several? */
+	bool summed[MAX_RANK], kept[MAX_RANK];
 } ScoreSum;
 
 /* The keys that each query sees: logits of keys outside of [begin, end) are -inf. A block of keys
@@ -112,5 +115,7 @@ KeysSeen score_keys_seen(ScoreTiles *t, const ScoreRange *range, int axis, Affin
 void score_inside(ScoreTiles *t, const ScoreRange *range, const Index *at);
 /* Place of the element of a result that t->at tells; w: its number along the width. */
 Affine score_place(ScoreTiles *t, const ScoreResult *r, Affine w);
+/* Place of the sum to which the scores' element t->at belongs. */
+Affine score_sum_place(ScoreTiles *t, const ScoreSum *s);
 
 #endif

@@ -146,16 +146,42 @@ attention_factors(AttentionMatch *m, Factors *f)
 		return -1;
 	int before_softmax = views.n;
 	if (!find_views(node_operand(m->product, m->side), m->p, &views) ||
-	    !follow_axes(m->scores, f, &views, before_softmax, &axes) || axes.count[m->axis] != 1)
+	    !follow_axes(m->scores, f, &views, before_softmax, &axes) || axes.count[m->axis] == 0)
 		return -1;
-	int label = axes.labels.at[merged_first(&axes, m->axis)], axis = 0;
+	const int *labels = &axes.labels.at[merged_first(&axes, m->axis)];
+	int label = labels[0], axis = 0;
 	while (label >= f->count[axis])
 		label -= f->count[axis++];
-	return f->count[axis] == 1 ? axis : -1;
+	for (int i = 1; i < axes.count[m->axis]; i++)
+		if (labels[i] != labels[0] + i)
+			return -1;
+	return label == 0 && f->count[axis] == axes.count[m->axis] ? axis : -1;
 }
 
-/* Labels of q, k and of the scores in the graph, with the keys last. keys: the axis of the scores
- * that the softmax runs over. */
+/* Is the operand with the keys computed from another product, as where heads are mixed? */
+static bool
+is_mix_of_scores(AttentionMatch *m, int side)
+{
+	const Value *v = node_operand(m->scores, side);
+
+	for (int steps = 0; v->node && steps < MOST_STEPS; steps++) {
+		if (v->node->op == OP_dot)
+			return v->type->n == node_result(m->scores, 0)->type->n;
+		if (!attention_is_link(v))
+			return false;
+		const Value *next = NULL;
+		for (int i = 0; i < v->node->n_operands && !next; i++)
+			if (attention_leads_on(v, node_operand(v->node, i)))
+				next = node_operand(v->node, i);
+		if (!next)
+			return false;
+		v = next;
+	}
+	return false;
+}
+
+/* Labels of q, k and, as the match has them, of the scores in the graph, with the keys last. keys: the
+ * axis of the scores that the softmax runs over. */
 bool
 attention_label_scores(AttentionMatch *m, Attention *a, const Factors *f, int keys,
                        MergedAxes *scores)
@@ -173,17 +199,22 @@ attention_label_scores(AttentionMatch *m, Attention *a, const Factors *f, int ke
 	if (keys < nb)
 		return attention_fail(m, "its softmax does not run over keys");
 	if (free[k].n != 1)
-		return attention_fail(m, "its keys have several axes");
+		return attention_fail(m, is_mix_of_scores(m, k) ? "another product mixes its scores"
+		                                                : "its keys have several axes");
 	if (free[1 - k].n == 0)
 		return attention_fail(m, "its queries have no axis");
 	m->keys_side = k;
 	for (int i = 0; i < nb + free[1 - k].n + 1; i++) {
 		int axis = i < nb ? i : i < nb + free[1 - k].n ? first_query + i - nb : keys;
 		for (int c = 0; c < f->count[axis]; c++) {
-			of_axis[axis].at[of_axis[axis].n++] = a->n;
-			a->sizes[a->n++] = f->size[axis][c];
+			of_axis[axis].at[of_axis[axis].n++] = m->n;
+			m->sizes[m->n++] = f->size[axis][c];
 		}
 	}
+	a->n = m->n - f->count[keys] + 1;
+	for (int i = 0; i < a->n - 1; i++)
+		a->sizes[i] = m->sizes[i];
+	a->sizes[a->n - 1] = t[k]->dims[free[k].at[0]];
 	for (int side = 0; side < 2; side++) {
 		Labels *of = side == k ? &a->k : &a->q;
 		for (int i = 0; i < t[side]->rank; i++) {
@@ -193,7 +224,7 @@ attention_label_scores(AttentionMatch *m, Attention *a, const Factors *f, int ke
 			for (int c = 0; c < free[side].n; c++)
 				axis = free[side].at[c] == i ? nb + (side ? free[0].n : 0) + c
 				                             : axis;
-			for (int c = 0; axis >= 0 && c < of_axis[axis].n; c++)
+			for (int c = 0; axis >= 0 && c < (axis == keys ? 1 : of_axis[axis].n); c++)
 				of->at[of->n++] = of_axis[axis].at[c];
 			for (int c = 0; axis < 0 && c < contract[side]->n; c++)
 				if (contract[side]->at[c] == i) {
@@ -206,11 +237,33 @@ attention_label_scores(AttentionMatch *m, Attention *a, const Factors *f, int ke
 	for (int i = 0; i < f->n; i++) {
 		const Labels *l = &of_axis[d->order.n ? d->order.at[i] : i];
 		for (int c = 0; c < l->n; c++)
-			if (a->sizes[l->at[c]] != 1) {
+			if (m->sizes[l->at[c]] != 1) {
 				scores->labels.at[scores->labels.n++] = l->at[c];
 				scores->count[i]++;
 			}
 	}
+	return true;
+}
+
+bool
+attention_join_keys(const AttentionMatch *m, const Attention *a, MergedAxes *axes)
+{
+	MergedAxes joined = {.n = axes->n};
+	int keys = a->n - 1, parts = m->n - keys;
+
+	for (int i = 0; i < axes->n; i++) {
+		const int *labels = &axes->labels.at[merged_first(axes, i)];
+		for (int k = 0; k < axes->count[i]; k++) {
+			for (int c = 1; labels[k] == keys && c < parts; c++)
+				if (k + c >= axes->count[i] || labels[k + c] != keys + c)
+					return false;
+			if (labels[k] <= keys) {
+				joined.labels.at[joined.labels.n++] = labels[k];
+				joined.count[i]++;
+			}
+		}
+	}
+	*axes = joined;
 	return true;
 }
 

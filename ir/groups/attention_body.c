@@ -5,7 +5,10 @@
 
 #include <math.h>
 
-enum { MOST_ABSORBED = 96 /* nodes that compute masks and the like */ };
+enum {
+	MOST_ABSORBED = 96, /* nodes that compute masks and the like */
+	MOST_LINK_OPERANDS = 4
+};
 
 /* The operand that n multiplies by one number; *by: the number. NULL: n does no such thing. */
 static Value *
@@ -64,6 +67,7 @@ typedef struct {
 	IntMap *absorbed; /* value id in the graph -> value in the body */
 	VEC(Link) list;
 	int n_absorbed;
+	int64_t n_scores;
 	AttentionMask mask;
 } Build;
 
@@ -82,8 +86,15 @@ argument(Build *c, Value *v, const char *name)
 	return function_param(c->a->body, v->type, name);
 }
 
+static bool
+is_move(const Node *n)
+{
+	return n && (n->op == OP_reshape || n->op == OP_transpose);
+}
+
 /* Should the body compute v itself? Yes, if v has an element for each query and key, and costs
- * little. */
+ * little. Of trained values, it computes what has an element for each score; so the gradients of
+ * its arguments are sums over tiles of the scores. */
 static bool
 should_absorb(const Build *c, const Value *v)
 {
@@ -94,12 +105,30 @@ should_absorb(const Build *c, const Value *v)
 	if (!n || n->n_results != 1 || c->n_absorbed >= MOST_ABSORBED)
 		return false;
 	FuseClass fuse = op_row(n)->fuse;
+	if (is_trained(c->m->r, v))
+		return is_move(n) || (v->type->n == c->n_scores && !op_row(n)->effect &&
+		                      (n->op == OP_broadcast || fuse == FUSE_ELEMENTWISE));
 	if (fuse == FUSE_VIEW || (n->op == OP_constant && value_splat(v, &splat)))
 		return true;
 	if (fuse == FUSE_INDEX && n->n_operands == 0)
 		return n->op != OP_constant;
-	return (fuse == FUSE_ELEMENTWISE || (fuse == FUSE_INDEX && !is_trained(c->m->r, v))) &&
-	       !op_row(n)->effect && v->type->n >= a->sizes[a->n - 1] * a->sizes[a->n - 2];
+	return (fuse == FUSE_ELEMENTWISE || fuse == FUSE_INDEX) && !op_row(n)->effect &&
+	       v->type->n >= a->sizes[a->n - 1] * a->sizes[a->n - 2];
+}
+
+/* x as cast by n, with a cast to more bits before reshapes and broadcasts. So the gradient of what is
+ * broadcast is a sum of f32. */
+static Value *
+widened_first(Builder *b, Value *x, const Node *n)
+{
+	const Node *view = x->node;
+	DType to = node_result(n, 0)->type->dtype;
+
+	if (!(is_move(view) || (view && view->op == OP_broadcast)) ||
+	    dtype_info[to].bits < dtype_info[x->type->dtype].bits)
+		return build(b, n->op, 1, &x, n->attr);
+	x = widened_first(b, node_operand(view, 0), n);
+	return build(b, view->op, 1, &x, view->attr);
 }
 
 /* v, which does not depend on the scores, in the body. */
@@ -119,12 +148,34 @@ absorb(Build *c, Value *v)
 		c->n_absorbed++;
 		for (int i = 0; i < n->n_operands; i++)
 			x[i] = absorb(c, node_operand(n, i));
-		inside = build(&c->b, n->op, n->n_operands, x, n->attr);
+		inside = n->op == OP_cast ? widened_first(&c->b, x[0], n)
+		                          : build(&c->b, n->op, n->n_operands, x, n->attr);
 	} else {
 		inside = argument(c, v, arena_printf(c->m->r->scratch, "x%d", c->a->arguments.n));
 	}
 	intmap_put(c->absorbed, v->id, (uint64_t)(uintptr_t)inside);
 	return inside;
+}
+
+/* v with its reshapes and transposes before the elementwise nodes: reshape(f(x, y)) becomes
+ * f(reshape(x), reshape(y)). So the gradients of x and y are sums of values of the scores' shape. */
+static Value *
+moved_first(Builder *b, Value *v)
+{
+	const Node *n = v->node;
+	Value *moved[MOST_LINK_OPERANDS];
+
+	if (!is_move(n))
+		return v;
+	Value *x = moved_first(b, node_operand(n, 0));
+	const Node *f = x->node;
+	if (!f || op_row(f)->fuse != FUSE_ELEMENTWISE || f->n_operands > COUNT(moved))
+		return x == node_operand(n, 0) ? v : build(b, n->op, 1, &x, n->attr);
+	for (int i = 0; i < f->n_operands; i++) {
+		moved[i] = node_operand(f, i);
+		moved[i] = moved[i] ? moved_first(b, build(b, n->op, 1, &moved[i], n->attr)) : NULL;
+	}
+	return build(b, f->op, f->n_operands, moved, f->attr);
 }
 
 static int find_link(Build *c, Value *v);
@@ -146,7 +197,7 @@ link_view(Build *c, Link *l, const Node *n, const Link *x)
 	              node_operand(n, 0)->type->n == node_result(n, 0)->type->n);
 	int label;
 	int64_t outer;
-	return (keeps && merged_reshape(&l->axes, c->a->sizes, &shape, &label, &outer)) ||
+	return (keeps && merged_reshape(&l->axes, c->m->sizes, &shape, &label, &outer)) ||
 	       attention_fail(c->m, "its scores are sliced or regrouped on the way");
 }
 
@@ -206,11 +257,14 @@ static void
 note_masks(Build *c, const Node *n, const int *links, const MergedAxes *axes)
 {
 	bool masked = c->mask.n > 0 && !keeps_hidden(c, n, links);
+	MergedAxes whole = *axes;
+	bool joined = attention_join_keys(c->m, c->a, &whole);
+	int before = c->mask.n;
 
 	for (int i = 0; i < n->n_operands; i++)
 		if (node_operand(n, i) && !depends(c, links, i))
-			attention_note_mask(&c->mask, n, i, axes);
-	c->mask.n += masked;
+			attention_note_mask(&c->mask, n, i, &whole);
+	c->mask.n += masked + (!joined && c->mask.n > before);
 }
 
 static bool
@@ -229,14 +283,21 @@ link_elementwise(Build *c, Link *l, const Node *n, const int *links)
 		first = false;
 	}
 	if (after_softmax && !is_linear(c, n, links))
-		return attention_fail(c->m, "what follows its softmax is not linear");
+		return attention_fail(c->m, n->op == OP_add
+		                                    ? "another value is added to its softmax"
+		                                    : "what follows its softmax is not linear");
 	if (!after_softmax)
 		note_masks(c, n, links, &l->axes);
+	Labels all = labels_range(0, c->a->n);
 	for (int i = 0; i < n->n_operands; i++) {
 		Value *v = node_operand(n, i);
-		x[i] = depends(c, links, i) ? c->list.at[links[i]].inside
-		       : v ? merged_split(&c->b, absorb(c, v), &l->axes, c->a->sizes, c->a->n)
-		           : NULL;
+		if (depends(c, links, i)) {
+			x[i] = c->list.at[links[i]].inside;
+		} else if (v) {
+			x[i] = merged_split(&c->b, absorb(c, v), &l->axes, c->m->sizes, c->m->n);
+			x[i] = b_reshape(&c->b, x[i], attention_shape(c->a, &all));
+			x[i] = is_trained(c->m->r, v) ? moved_first(&c->b, x[i]) : x[i];
+		}
 	}
 	l->inside = build(&c->b, n->op, n->n_operands, x, n->attr);
 	return true;
@@ -341,7 +402,10 @@ softmax(Builder *b, Value *x, bool zero_rows, Value **first, Value **most, Value
 bool
 attention_build_body(AttentionMatch *m, Attention *a, const Factors *f, int keys)
 {
-	Build c = {.m = m, .a = a, .absorbed = intmap_new(m->r->scratch)};
+	Build c = {.m = m,
+	           .a = a,
+	           .absorbed = intmap_new(m->r->scratch),
+	           .n_scores = node_result(m->scores, 0)->type->n};
 	Labels all;
 	MergedAxes scores_axes;
 	Value *most, *sum, *inner = node_result(m->scores, 0);
@@ -389,6 +453,8 @@ attention_build_body(AttentionMatch *m, Attention *a, const Factors *f, int keys
 	a->weights = follow(&c, &from, node_operand(m->product, m->side), &axes);
 	if (!a->weights)
 		return attention_fail(m, "its second product reads more than the softmax");
+	if (!attention_join_keys(m, a, &axes))
+		return attention_fail(m, "its second product does not sum over keys");
 	if (!attention_label_values(m, a, &axes))
 		return false;
 	int n_trained = 0;
@@ -401,6 +467,7 @@ attention_build_body(AttentionMatch *m, Attention *a, const Factors *f, int keys
 	                      a->o_type->dtype, a->allow_tf32);
 	o = b_reshape(&c.b, o, ints_of_type(a->o_type));
 	b_return(&c.b, 3, (Value *[]){o, most, sum});
+	function_drop_unread(a->body);
 	m->mask = c.mask;
 	function_name_result(a->body, "o");
 	function_name_result(a->body, "max");

@@ -122,6 +122,20 @@ undo_views(Builder *b, Value *d, const Peeled *from)
 	return d;
 }
 
+/* v before it was rounded to fewer bits than `wide` has: sums over tiles lie in memory meanwhile. */
+static Value *
+before_rounding(Builder *b, Value *v, DType wide)
+{
+	const Node *n = v->node;
+
+	if (value_cast_of(v) && value_cast_of(v)->type->dtype == wide)
+		return value_cast_of(v);
+	if (v->type->dtype == wide || !n || (n->op != OP_reshape && n->op != OP_transpose))
+		return v;
+	Value *x = before_rounding(b, node_operand(n, 0), wide);
+	return x == node_operand(n, 0) ? v : build(b, n->op, 1, &x, n->attr);
+}
+
 /* The gradient of the logits. Fills in map, by value id of the body, and *d_o, with an axis for each label. */
 static Value *
 logits_gradient(Builder *b, const Attention *a, const Given *g, Value **map, Value **d_o)
@@ -186,7 +200,7 @@ build_group(Recognition *r, const Attention *a)
 	                                              undo_views(&b, dk, &a->k_from),
 	                                              undo_views(&b, dv, &a->v_from)};
 	for (int i = 1; i < n_wanted; i++)
-		results[2 + i] = d[i];
+		results[2 + i] = before_rounding(&b, d[i], sums);
 	b_return(&b, 2 + n_wanted, results);
 	return f;
 }
@@ -269,7 +283,8 @@ attention_gradient(Recognition *r, const Attention *a)
 		if (i < 3)
 			results[n_results++] = b_cast(&b, node_result(call, i), x[i]->type->dtype);
 		else if (a->trained.at[i])
-			results[n_results++] = node_result(call, from_group++);
+			results[n_results++] = b_cast(&b, node_result(call, from_group++),
+			                              x[i]->type->dtype);
 		else if (is_other(a, i, x[i]))
 			results[n_results++] = *others++;
 	}

@@ -18,6 +18,10 @@ typedef struct {
 	int keys_side;         /* operand of the scores that has the keys */
 	VEC(const Node *) own; /* nodes that only the attention should read */
 	int steps;
+	/* labels that the nodes between the products see: those of Attention, but the axis of keys, the
+	 * last one, may be several, if nodes split it */
+	int n;
+	int64_t sizes[MAX_RANK];
 	AttentionMask mask;
 	const char *why; /* it is not recognized; NULL: no reason so far */
 } AttentionMatch;
@@ -41,10 +45,12 @@ typedef struct {
 } Factors;
 /* Finds the factors, and which of the axes the softmax runs over; -1: the axes cannot be followed. */
 int attention_factors(AttentionMatch *m, Factors *f);
-/* Labels of q, k and of the scores in the graph, with the keys last. keys: the axis of the scores
- * that the softmax runs over. */
+/* Labels of q, k and, as the match has them, of the scores in the graph, with the keys last. keys: the
+ * axis of the scores that the softmax runs over. */
 bool attention_label_scores(AttentionMatch *m, Attention *a, const Factors *f, int keys,
                             MergedAxes *scores);
+/* The axes with one label for all keys. False: the labels of keys do not stand together in one axis. */
+bool attention_join_keys(const AttentionMatch *m, const Attention *a, MergedAxes *axes);
 /* Labels of v and o, for weights whose axes are `w`. */
 bool attention_label_values(AttentionMatch *m, Attention *a, const MergedAxes *w);
 

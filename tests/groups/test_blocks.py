@@ -9,7 +9,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 HEADS, WIDTH, VALUES = 2, 13, 11
 SIZES = [(67, 67), (130, 197), (197, 64), (3, 301)]
-MASKS = ["none", "causal", "window", "bias"]
+MASKS = ["none", "causal", "window", "bias", "places", "places_of_scores", "scales"]
+TRAINED = {"bias": {"bias"}, "places": {"rows", "columns"}, "places_of_scores": {"rows", "columns"}, "scales": {"scales", "bias"}}
+
+
+def columns_of(keys):
+    """Keys are pixels: rows times this many columns."""
+    return max(n for n in range(1, 1 + int(keys ** 0.5)) if keys % n == 0)
 
 
 def write(path, queries, keys, mask):
@@ -22,6 +28,23 @@ def write(path, queries, keys, mask):
         tensors["bias"] = rng.standard_normal((HEADS, queries, keys))
         nodes.append(("Add", [logits, "bias"], "logits", {}))
         logits = "logits"
+    elif mask.startswith("places"):  # of keys in rows and columns, from each query: before the scores as in SAM, or as in MViT v2
+        across = columns_of(keys)
+        split = [2, HEADS, queries, keys // across, across]
+        tensors |= {"rows": rng.standard_normal((WIDTH, keys // across)), "columns": rng.standard_normal((*split[:3], 1, across)),
+                    "split": np.array(split), "whole": np.array([2, HEADS, queries, keys]), "of_row": np.array([*split[:4], 1]), "tenth": 0.1}
+        nodes += [("MatMul", ["q", "rows"], "row_products", {}), ("Reshape", ["row_products", "of_row"], "row_scores", {})]
+        if mask == "places":
+            nodes += [("Add", ["row_scores", "columns"], "sums", {}), ("Mul", ["sums", "tenth"], "places", {}),
+                      ("Reshape", ["places", "whole"], "bias", {}), ("Add", [logits, "bias"], "logits", {})]
+        else:
+            nodes += [("Reshape", [logits, "split"], "places", {}), ("Add", ["places", "row_scores"], "of_rows", {}),
+                      ("Add", ["of_rows", "columns"], "of_both", {}), ("Reshape", ["of_both", "whole"], "logits", {})]
+        logits = "logits"
+    elif mask == "scales":  # of each head, and a bias of a table
+        tensors |= {"scales": rng.standard_normal((HEADS, 1, 1)), "bias": rng.standard_normal((HEADS, queries, keys))}
+        nodes += [("Mul", [logits, "scales"], "of_heads", {}), ("Sigmoid", ["bias"], "table", {}), ("Add", ["of_heads", "table"], "logits", {})]
+        logits = "logits"
     elif mask != "none":
         i, j = np.arange(queries)[:, None] * keys // queries, np.arange(keys)[None]  # every query sees a key
         seen = (j <= i) & (j > i - 40 if mask == "window" else True)
@@ -29,7 +52,8 @@ def write(path, queries, keys, mask):
         nodes.append(("Where", ["seen", logits, "hidden"], "logits", {}))
         logits = "logits"
     nodes += [("Softmax", [logits], "p", {"axis": -1}), ("MatMul", ["p", "v"], "o", {}), ("Mul", ["o", "x"], "y", {})]
-    tensors = {name: np.asarray(t, bool if name == "seen" else np.float32) for name, t in tensors.items()}
+    types = {"seen": bool, "split": np.int64, "whole": np.int64, "of_row": np.int64}
+    tensors = {name: np.asarray(t, types.get(name, np.float32)) for name, t in tensors.items()}
     tensors |= {"scale": np.float32(WIDTH ** -0.5), "hidden": np.float32(-np.inf)}
     used = {name for _, inputs, _, _ in nodes for name in inputs}
     graph = helper.make_graph([helper.make_node(op, i, [o], **a) for op, i, o, a in nodes], "g",
@@ -51,8 +75,18 @@ def test_gradients_of_several_blocks(run, tmp_path, queries, keys, mask):
             f"--output-dir={folder}", *options)
         files = json.loads((tmp_path / folder / "names.json").read_text())
         found.append({name: np.load(tmp_path / folder / entry["file"]) for name, entry in files.items()})
-    names = {"q", "k", "v"} | ({"bias"} if mask == "bias" else set())
+    names = {"q", "k", "v"} | TRAINED.get(mask, set())
     assert names <= set(found[0]) == set(found[1])
     for name in found[0]:
         a, b = found[0][name].astype(float), found[1][name].astype(float)
         assert np.abs(a - b).max() <= tolerances.limit("groups f64") * max(np.abs(b).max(), 1e-3), name
+
+
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
+@pytest.mark.parametrize("mask", MASKS)
+def test_no_scores_are_stored(run, tmp_path, mask, precision):
+    """A table of all queries and keys may be stored, without the batch."""
+    write(tmp_path / "model.onnx", 67, 194, mask)
+    text = run("dump", "model.onnx", "--loss=mse", "--optimizer=sgd", f"--precision={precision}", "--stage=memory", "--target=cpu:x86-64-v4").stdout
+    stored = [line for line in text.splitlines() if (" = launch " in line or " = loop " in line) and "[2,2,67,194]" in line]
+    assert not stored and "kernel @attention_" in text and "kernel @attention_grad" in text

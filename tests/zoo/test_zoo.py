@@ -1,5 +1,6 @@
 """The kept models of the zoo train as in their frameworks, and the page of the zoo is what its results say."""
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -42,3 +43,21 @@ def test_the_comparison_sees_what_trains_otherwise(gradc, tmp_path, option, what
 
 def test_the_page_is_made_of_the_results():
     assert page.PAGE.read_text() == page.text(json.loads((HERE / "results.json").read_text()))
+
+
+ATTENTIONS = {"timm_deit_distilled_fresh": 2, "transformers_marian": 6, "transformers_clip": 4, "transformers_whisper": 6,
+              "transformers_wav2vec2_folded": 2, "diffusers_prior": 2, "keras_scaled_attention": 1}
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_attention_is_recognized(run, tmp_path, name):
+    """Each softmax of scores is part of an attention that a kernel computes, forward and backward."""
+    keep.unpack(HERE / "models" / name, tmp_path)
+    options = json.loads((tmp_path / "case.json").read_text())["options"]
+    text = run("dump", "model.onnx", *options, "--optimizer=sgd", "--after=recognize").stdout
+    forward = text[text.index("  func @forward"):]
+    forward = forward[:forward.index("\n  }")]
+    assert len(re.findall(r" = call .*callee = @attention", forward)) == ATTENTIONS[name]
+    assert not re.search(r" = exp .* : \w+\[\d", forward)
+    loops = run("dump", "model.onnx", *options, "--optimizer=sgd", "--stage=memory").stdout
+    assert "kernel @attention_" in loops and "kernel @attention_grad_" in loops and "callee = @attention" not in loops
