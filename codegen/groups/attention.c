@@ -6,125 +6,12 @@
  *
  * Logits and weights are elementwise in the scores, so masks, bias and dropout of any form are
  * computed where they are needed. */
-#include "codegen/groups/score_tiles.h"
+#include "codegen/groups/attention_parts.h"
 #include "ir/groups/groups.h"
 
 #include <math.h>
 
 extern const GroupStrategy group_strategy_attention;
-
-/* The nodes of the body. */
-typedef struct {
-	Type shape; /* of the scores: batch, queries, keys */
-	ScoreProduct scores;
-	ScoreConsumer output;
-	ScoreRange range;
-	Value *logits, *p, *most, *sum;
-	/* are weights 0 where p is NaN? Then rows without a finite logit are 0 */
-	bool guarded;
-	/* are the weights of rows without a logit above -inf 0? Then most is 0, and sum inf */
-	bool zero_rows;
-} Attention;
-
-/* The value that v is made of by a node of this op; NULL: by another node. */
-static Value *
-operand_of(const Value *v, OpKind op)
-{
-	return v && v->node && v->node->op == op ? node_operand(v->node, 0) : NULL;
-}
-
-/* Does v repeat the row value along keys? */
-static bool
-repeats_rows(const Value *v, const Value *row)
-{
-	const BroadcastAttr *a = operand_of(v, OP_broadcast) ? v->node->attr : NULL;
-	Value *x = a ? node_operand(v->node, 0) : NULL;
-
-	if (!a || a->axes.n != v->type->rank - 1)
-		return false;
-	for (int i = 0; i < a->axes.n; i++)
-		if (a->axes.at[i] != i)
-			return false;
-	return x == row || operand_of(x, OP_stop_gradient) == row;
-}
-
-/* The value that a reduction over keys reduces to v; NULL: there is no such reduction. Rows without
- * a logit above -inf may have another number than the reduction's. */
-static Value *
-reduced(Attention *a, Value *v, ReduceKind kind)
-{
-	bool selects = v->node && v->node->op == OP_select;
-	Value *row = selects ? node_operand(v->node, 2) : v;
-	Value *x = operand_of(row, OP_reduce);
-	const ReduceAttr *attr = x ? row->node->attr : NULL;
-
-	a->zero_rows |= selects;
-	return x && attr->kind == (int)kind && attr->axes.n == 1 &&
-	                       attr->axes.at[0] == x->type->rank - 1
-	               ? x
-	               : NULL;
-}
-
-/* The node that divides e by its sum. */
-static Value *
-softmax_of(const Value *e, const Value *sum)
-{
-	for_each_use(e, u)
-		if (u->user->op == OP_div && use_index(u) == 0 &&
-		    repeats_rows(node_operand(u->user, 1), sum))
-			return node_result(u->user, 0);
-	return NULL;
-}
-
-static const Node *
-first_dot(const Function *f)
-{
-	for_each_node(f, n)
-		if (n->op == OP_dot)
-			return n;
-	return NULL;
-}
-
-/* Are all parts computed from the scores, and weights from the softmax alone? */
-static bool
-is_closed(const Function *f, const Attention *a)
-{
-	Arena *arena = arena_new();
-	const Value *scores = node_result(a->scores.dot, 0), *p = a->p;
-	const bool *from_nothing = score_computable(arena, f, 0, NULL);
-	bool ok = score_product_computable(from_nothing, &a->scores) &&
-	          from_nothing[a->output.matrix.value->id] &&
-	          (!a->range.select ||
-	           (from_nothing[a->range.begin->id] && from_nothing[a->range.end->id])) &&
-	          score_computable(arena, f, 1, &scores)[a->logits->id] &&
-	          score_computable(arena, f, 1, &p)[a->output.tile->id];
-
-	arena_free(arena);
-	return ok;
-}
-
-static bool
-find_parts(const Function *f, Attention *a)
-{
-	if (function_return(f)->n_operands != 3)
-		return false;
-	a->most = function_result(f, 1);
-	a->sum = function_result(f, 2);
-	const Node *dot = first_dot(f);
-	Value *e = reduced(a, a->sum, REDUCE_SUM), *d = operand_of(e, OP_exp);
-	a->logits = operand_of(d, OP_sub);
-	a->p = e ? softmax_of(e, a->sum) : NULL;
-	if (!dot || !a->logits || !a->p || reduced(a, a->most, REDUCE_MAX) != a->logits ||
-	    !repeats_rows(node_operand(d->node, 1), a->most))
-		return false;
-	a->shape = a->logits->type;
-	a->range = score_range(f, a->shape);
-	for_each_node(f, n)
-		a->guarded |= n->op == OP_is_nan && node_operand(n, 0) == a->p;
-	return score_product(dot, a->shape, &a->scores) &&
-	       score_consumer(function_result(f, 0), a->shape, &a->output) &&
-	       a->output.matrix.has_keys && is_closed(f, a);
-}
 
 static bool
 takes(const Target *t, const Function *body)
@@ -132,7 +19,7 @@ takes(const Target *t, const Function *body)
 	const AttentionTiles *at = &t->tuning->attention;
 	Attention a = {0};
 
-	if (!find_parts(body, &a))
+	if (!attention_parts(body, &a))
 		return false;
 	int64_t keys = a.shape->dims[a.shape->rank - 1];
 	return a.shape->n > 0 && keys >= at->least_keys && a.scores.keys.width <= at->most_width &&
@@ -400,7 +287,7 @@ emit_attention(Lower *lw)
 	LoopBuilder *lb = lw->lb;
 	Attention a = {0};
 
-	find_parts(lw->f, &a);
+	attention_parts(lw->f, &a);
 	int rank = a.shape->rank, n_loops = 0;
 	int64_t queries = a.shape->dims[rank - 2], keys = a.shape->dims[rank - 1];
 	Block b = {.a = &a, .query = rank - 2, .key = rank - 1};

@@ -3,117 +3,10 @@
  * again, and adds the tile to the gradients of keys and values, which stay in arrays, and of
  * queries, which are summed in memory. All sums are in the order of blocks, so their bits do not
  * depend on threads. */
-#include "codegen/groups/score_tiles.h"
+#include "codegen/groups/attention_parts.h"
 #include "ir/groups/groups.h"
 
 extern const GroupStrategy group_strategy_attention_grad;
-
-enum { MOST_PRODUCTS = 4, MOST_MATRICES = 8, MOST_SUMS = 4 };
-
-/* The nodes of the body: products that make scores, and those that consume them. */
-typedef struct {
-	Type shape; /* of the scores: batch, queries, keys */
-	DType type;
-	int n_products, n_consumers, n_sums, n_tiles;
-	ScoreProduct products[MOST_PRODUCTS];
-	ScoreConsumer consumers[MOST_PRODUCTS];
-	ScoreSum sums[MOST_SUMS];
-	Value *tiles[MOST_PRODUCTS]; /* the values that consumers read */
-	int tile_of[MOST_PRODUCTS];  /* by consumer */
-	ScoreRange range;
-} AttentionGrad;
-
-static bool
-is_consumer(const AttentionGrad *a, const Node *n)
-{
-	for (int i = 0; i < a->n_consumers; i++)
-		if (a->consumers[i].dot == n)
-			return true;
-	return false;
-}
-
-static void
-add_tile(AttentionGrad *a, int consumer)
-{
-	int i = 0;
-
-	while (i < a->n_tiles && a->tiles[i] != a->consumers[consumer].tile)
-		i++;
-	a->tiles[i] = a->consumers[consumer].tile;
-	a->n_tiles += i == a->n_tiles;
-	a->tile_of[consumer] = i;
-}
-
-/* A result of the function is a product of a tile with a matrix, or a sum of a tile. */
-static bool
-add_result(AttentionGrad *a, Value *result)
-{
-	ScoreConsumer *c = &a->consumers[a->n_consumers];
-
-	if (compute_type(result->type->dtype) != result->type->dtype)
-		return false; /* sums lie in memory between blocks of keys */
-	if (a->n_consumers < MOST_PRODUCTS && score_consumer(result, a->shape, c)) {
-		add_tile(a, a->n_consumers++);
-		return true;
-	}
-	return a->n_sums < MOST_SUMS && score_sum(result, a->shape, &a->sums[a->n_sums++]);
-}
-
-/* The first result's product with the scores' shape; NULL: it is no product. */
-static const Node *
-first_product(const Function *f)
-{
-	const Value *v = score_behind_moves(function_result(f, 0));
-
-	return v->node && v->node->op == OP_dot ? v->node : NULL;
-}
-
-/* Are all tiles computed from the products, and these from nothing but parameters? */
-static bool
-is_closed(const Function *f, const AttentionGrad *a)
-{
-	Arena *arena = arena_new();
-	const Value *products[MOST_PRODUCTS];
-	const bool *from_nothing = score_computable(arena, f, 0, NULL);
-	bool ok = !a->range.select ||
-	          (from_nothing[a->range.begin->id] && from_nothing[a->range.end->id]);
-
-	for (int i = 0; i < a->n_products; i++) {
-		products[i] = node_result(a->products[i].dot, 0);
-		ok &= score_product_computable(from_nothing, &a->products[i]);
-	}
-	const bool *from_products = score_computable(arena, f, a->n_products, products);
-	for (int i = 0; i < a->n_consumers; i++)
-		ok &= from_nothing[a->consumers[i].matrix.value->id] &&
-		      from_products[a->consumers[i].tile->id];
-	for (int i = 0; i < a->n_sums; i++)
-		ok &= from_products[a->sums[i].tile->id];
-	arena_free(arena);
-	return ok;
-}
-
-static bool
-find_parts(const Function *f, AttentionGrad *a)
-{
-	const Node *ret = function_return(f), *dot = first_product(f);
-
-	if (!dot)
-		return false;
-	a->shape = node_operand(dot, 0)->type;
-	a->type = compute_type(node_result(dot, 0)->type->dtype);
-	for (int i = 0; i < ret->n_operands; i++)
-		if (!add_result(a, node_operand(ret, i)))
-			return false;
-	for_each_node(f, n) {
-		if (n->op != OP_dot || is_consumer(a, n))
-			continue;
-		if (a->n_products == MOST_PRODUCTS ||
-		    !score_product(n, a->shape, &a->products[a->n_products++]))
-			return false;
-	}
-	a->range = score_range(f, a->shape);
-	return a->n_products > 0 && is_closed(f, a);
-}
 
 static bool
 takes(const Target *t, const Function *body)
@@ -121,7 +14,7 @@ takes(const Target *t, const Function *body)
 	const AttentionTiles *at = &t->tuning->attention;
 	AttentionGrad a = {0};
 
-	if (!find_parts(body, &a) || a.shape->n == 0 ||
+	if (!attention_grad_parts(body, &a, false) || a.shape->n == 0 ||
 	    a.shape->dims[a.shape->rank - 1] < at->least_keys)
 		return false;
 	for (int i = 0; i < a.n_products; i++)
@@ -209,6 +102,7 @@ add_tile_to_sum(Block *b, const ScoreSum *s, int array, Affine first_query, int6
 	if (all_keys) {
 		lb_accumulate(lb, sum, x);
 		lb_end(lb);
+		b->t.at[b->key] = affine_constant(0);
 	}
 	add_to_sum(b, s, all_keys ? sum : x);
 	if (!all_keys)
@@ -461,7 +355,7 @@ emit_attention_grad(Lower *lw)
 	LoopBuilder *lb = lw->lb;
 	AttentionGrad a = {0};
 
-	find_parts(lw->f, &a);
+	attention_grad_parts(lw->f, &a, false);
 	int rank = a.shape->rank;
 	int64_t queries = a.shape->dims[rank - 2], keys = a.shape->dims[rank - 1];
 	Block b = {.a = &a, .query = rank - 2, .key = rank - 1};

@@ -1,6 +1,7 @@
 /* Products that make scores and products that consume them: their description, and blocks of them in arrays. */
 #include "codegen/groups/score_tiles.h"
 #include "codegen/fuse/fuse.h"
+#include "ir/groups/groups.h"
 #include "ir/ops/ops.h"
 
 #include <math.h>
@@ -71,23 +72,31 @@ score_product(const Node *dot, Type scores, ScoreProduct *out)
 	       !out->queries.has_keys && out->keys.has_keys;
 }
 
-/* Reshapes and transposes between a product and the function's result. */
-static bool
-moves_all(const Node *n)
-{
-	return n && (n->op == OP_reshape || n->op == OP_transpose);
-}
-
 Value *
 score_behind_moves(Value *v)
 {
-	while (moves_all(v->node))
+	while (is_move(v->node))
 		v = node_operand(v->node, 0);
 	return v;
 }
 
+/* Are the axes of both shapes of one tensor products of the same factors? Not those of [6,4] and [4,6]. */
+static bool
+has_common_factors(Type x, Type reshaped)
+{
+	int64_t xs[MAX_RANK], rs[MAX_RANK];
+
+	type_strides(x, xs);
+	type_strides(reshaped, rs);
+	for (int i = 0; i < x->rank; i++)
+		for (int k = 0; k < reshaped->rank; k++)
+			if (xs[i] % rs[k] && rs[k] % xs[i])
+				return false;
+	return true;
+}
+
 /* Do axis i of x and axis k of a reshaped x, both of more than one element, have a factor in common?
- * Both are ranges of strides. */
+ * Both are ranges of strides. The shapes have common factors. */
 static bool
 axes_overlap(Type x, int i, Type reshaped, int k)
 {
@@ -97,6 +106,17 @@ axes_overlap(Type x, int i, Type reshaped, int k)
 	type_strides(reshaped, rs);
 	return x->dims[i] > 1 && reshaped->dims[k] > 1 && xs[i] < rs[k] * reshaped->dims[k] &&
 	       rs[k] < xs[i] * x->dims[i];
+}
+
+Value *
+score_unrounded(Value *v)
+{
+	Value *x = value_cast_of(v);
+
+	return x && dtype_is_float(x->type->dtype) &&
+	                       dtype_info[v->type->dtype].bits < dtype_info[x->type->dtype].bits
+	               ? x
+	               : v;
 }
 
 bool
@@ -115,20 +135,22 @@ score_sum(Value *result, Type scores, ScoreSum *out)
 	while (out->tile->node && out->tile->node->op == OP_reshape &&
 	       !type_same_shape(out->tile->type, scores))
 		out->tile = node_operand(out->tile->node, 0);
+	if (!type_same_shape(out->tile->type, scores) || !has_common_factors(scores, split))
+		return false;
 	for (int i = 0; i < scores->rank; i++)
-		for (int k = 0; k < split->rank; k++)
-			if (axes_overlap(scores, i, split, k))
-				*(a && ints_has(&a->axes, k) ? &out->summed[i]
-				                             : &out->kept[i]) = true;
-	return type_same_shape(out->tile->type, scores);
+		for (int k = 0; k < split->rank; k++) {
+			bool summed = a && ints_has(&a->axes, k);
+			bool overlap = axes_overlap(scores, i, split, k);
+			out->summed[i] |= overlap && summed;
+			out->kept[i] |= overlap && !summed;
+		}
+	return true;
 }
 
 bool
 score_consumer(Value *result, Type scores, ScoreConsumer *out)
 {
-	Value *v = result;
-
-	v = score_behind_moves(v);
+	Value *v = score_behind_moves(score_unrounded(result));
 	const Node *dot = v->node;
 	if (!dot || dot->op != OP_dot || !type_same_shape(node_operand(dot, 0)->type, scores))
 		return false;
@@ -159,20 +181,27 @@ bool *
 score_computable(Arena *arena, const Function *f, int n, const Value *const *given)
 {
 	bool *ok = NEW_ARRAY(arena, bool, f->next_value_id);
+	bool *depends = NEW_ARRAY(arena, bool, f->next_value_id); /* on a given value */
 
 	for (int i = 0; i < f->params.n; i++)
 		ok[f->params.at[i]->id] = true;
 	for (int i = 0; i < n; i++)
-		ok[given[i]->id] = true;
+		ok[given[i]->id] = depends[given[i]->id] = true;
 	for_each_node(f, node) {
 		FuseClass fuse = op_row(node)->fuse;
 		bool computes = node->n_results == 1 && !op_row(node)->effect &&
 		                (fuse == FUSE_ELEMENTWISE || fuse == FUSE_VIEW ||
 		                 fuse == FUSE_INDEX);
-		for (int i = 0; i < node->n_operands && computes; i++)
-			computes = !node_operand(node, i) || ok[node_operand(node, i)->id];
-		if (computes)
-			ok[node_result(node, 0)->id] = true;
+		bool moved = false;
+		for (int i = 0; i < node->n_operands && computes; i++) {
+			const Value *x = node_operand(node, i);
+			computes = !x || ok[x->id];
+			moved |= x && depends[x->id];
+		}
+		if (!computes || (moved && fuse != FUSE_ELEMENTWISE))
+			continue;
+		ok[node_result(node, 0)->id] = true;
+		depends[node_result(node, 0)->id] = moved;
 	}
 	return ok;
 }
@@ -224,17 +253,25 @@ score_keys_seen(ScoreTiles *t, const ScoreRange *range, int axis, Affine first, 
 {
 	LoopBuilder *lb = t->lw->lb;
 	Affine before = t->at[axis];
-	Affine i = affine_scalar(lb, lb_for(lb, LOOP_PLAIN, n));
+	int64_t team = lb->k->n_team ? lb->k->team[0] : 0, end = t->scores->dims[axis];
+	Affine i = affine_scalar(lb, lb_for(lb, team ? LOOP_TEAM : LOOP_PLAIN, team ? team : n));
 	KeysSeen seen = {lb_accumulator(lb, ACC_MIN, S64), lb_accumulator(lb, ACC_MAX, S64)};
 
+	/* a member may have no row */
+	bool members = team > n, edge = team && end % n != 0;
+	if (members)
+		i = lb_open_below(lb, i, n);
 	t->at[axis] = affine_add(lb, first, i);
+	if (edge)
+		t->at[axis] = lb_open_below(lb, t->at[axis], end);
 	Index at = score_index(t);
 	at.rank--;
 	LoopValue begin = lower_element(t->lw, range->begin, &at);
-	LoopValue end = lower_element(t->lw, range->end, &at);
+	LoopValue last = lower_element(t->lw, range->end, &at);
 	lb_accumulate(lb, seen.begin, lb_cast(lb, S64, begin));
-	lb_accumulate(lb, seen.end, lb_cast(lb, S64, end));
-	lb_end(lb);
+	lb_accumulate(lb, seen.end, lb_cast(lb, S64, last));
+	for (int k = 0; k < 1 + members + edge; k++)
+		lb_end(lb);
 	t->at[axis] = before;
 	return seen;
 }
@@ -287,9 +324,8 @@ score_index(const ScoreTiles *t)
 	return at;
 }
 
-/* The element of m in the row that t->at tells. */
-static LoopValue
-element(ScoreTiles *t, const ScoreMatrix *m, Affine w)
+LoopValue
+score_element(ScoreTiles *t, const ScoreMatrix *m, Affine w)
 {
 	Type type = m->value->type;
 	Index at = {.rank = type->rank};
@@ -331,7 +367,8 @@ score_copy(ScoreTiles *t, const ScoreMatrix *m, int axis, Affine first, int64_t 
 	Affine j = affine_scalar(lb, lb_for(lb, LOOP_VECTOR, inner));
 
 	t->at[axis] = affine_add(lb, first, across ? j : i);
-	lb_store(lb, array, affine_add_scaled(lb, j, i, pitch), element(t, m, across ? i : j));
+	lb_store(lb, array, affine_add_scaled(lb, j, i, pitch),
+	         score_element(t, m, across ? i : j));
 	lb_end(lb);
 	lb_end(lb);
 	t->at[axis] = before;
@@ -404,7 +441,7 @@ moved_place(LoopBuilder *lb, const ScoreResult *r, Index at)
 	Index next;
 	int n = 0;
 
-	for (const Value *v = r->result; v != r->inner && n < MAX_RANK;
+	for (Value *v = score_unrounded(r->result); v != r->inner && n < MAX_RANK;
 	     v = node_operand(v->node, 0))
 		views[n++] = v;
 	for (Type from = r->inner->type; n > 0; from = views[n]->type) {

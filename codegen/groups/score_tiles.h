@@ -45,7 +45,8 @@ typedef struct {
 	Value *tile;
 	const Node *reduce; /* NULL: nothing is summed */
 	ScoreResult to;
-	/* by axis of the scores: do several of its elements go to one sum? Do they go to several? */
+	/* by axis of the scores. summed: some factor of the axis is summed; kept: some factor of it
+	 * is an axis of the result */
 	bool summed[MAX_RANK], kept[MAX_RANK];
 } ScoreSum;
 
@@ -64,11 +65,13 @@ bool score_consumer(Value *result, Type scores, ScoreConsumer *out);
 bool score_sum(Value *result, Type scores, ScoreSum *out);
 bool score_matrix_equal(const ScoreMatrix *a, const ScoreMatrix *b);
 
+/* The value that v is, rounded to a float of fewer bits; or v. */
+Value *score_unrounded(Value *v);
 /* The value whose elements reshapes and transposes move to give v. */
 Value *score_behind_moves(Value *v);
 
-/* By value id of f: can an element of the value be computed from f's parameters and from elements of
- * the given values, by elementwise nodes, views and indices? */
+/* By value id of f: can an element of the value be computed from f's parameters, by elementwise nodes, views
+ * and indices, and from the same element of the given values, by elementwise nodes? */
 bool *score_computable(Arena *arena, const Function *f, int n, const Value *const *given);
 bool score_product_computable(const bool *computable, const ScoreProduct *p);
 
@@ -115,6 +118,8 @@ KeysSeen score_keys_seen(ScoreTiles *t, const ScoreRange *range, int axis, Affin
 void score_inside(ScoreTiles *t, const ScoreRange *range, const Index *at);
 /* Place of the element of a result that t->at tells; w: its number along the width. */
 Affine score_place(ScoreTiles *t, const ScoreResult *r, Affine w);
+/* The element of m in the row that t->at tells, in t->type. */
+LoopValue score_element(ScoreTiles *t, const ScoreMatrix *m, Affine w);
 /* Place of the sum to which the scores' element t->at belongs. */
 Affine score_sum_place(ScoreTiles *t, const ScoreSum *s);
 

@@ -35,6 +35,16 @@ void lower_give_element(Lower *lw, const Node *n, const Index *at, LoopValue x);
 /* The index along each axis of t of element number `flat` (row-major order). */
 Index index_at(Lower *lw, Type t, Affine flat);
 
+/* ---- copies.c: which elements members can copy, several at once. Emit loops and the code of one
+ * element, look at the element, and lb_forget all of it. */
+enum { LEAST_COPY_BYTES = 4, COPY_BYTES = 16 /* bytes of a copy instruction */ };
+/* The load from an input that gives x; NULL: x is computed. */
+const LoopStatement *lower_load(const LoopBuilder *lb, LoopValue x);
+/* How many elements along `variable` are contiguous and can be copied by one instruction; each
+ * copy begins at a multiple of this number. 0: elements are not contiguous. */
+int lower_contiguous(const LoopBuilder *lb, const LoopStatement *load, LoopValue variable,
+                     int64_t extent);
+
 /* ---- team.c */
 /* Loops whose iterations the members of a team share on GPUs, and the lanes of a vector on CPUs.
  * A strategy writes such a loop once for both. */

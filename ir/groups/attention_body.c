@@ -36,7 +36,7 @@ attention_peel(Value *v, bool scales)
 			p.base = inner;
 			continue;
 		}
-		if ((n->op != OP_reshape && n->op != OP_transpose) || p.n == MOST_VIEWS)
+		if (!is_move(n) || p.n == MOST_VIEWS)
 			break;
 		p.views[p.n++] = n;
 		p.base = node_operand(n, 0);
@@ -65,6 +65,7 @@ typedef struct {
 	const Origin *from;
 	IntMap *links;    /* value id in the graph -> number in `list` */
 	IntMap *absorbed; /* value id in the graph -> value in the body */
+	IntMap *moved;    /* value id in the body -> the value that moved_first gives */
 	VEC(Link) list;
 	int n_absorbed;
 	int64_t n_scores;
@@ -86,15 +87,9 @@ argument(Build *c, Value *v, const char *name)
 	return function_param(c->a->body, v->type, name);
 }
 
-static bool
-is_move(const Node *n)
-{
-	return n && (n->op == OP_reshape || n->op == OP_transpose);
-}
-
 /* Should the body compute v itself? Yes, if v has an element for each query and key, and costs
- * little. Of trained values, it computes what has an element for each score; so the gradients of
- * its arguments are sums over tiles of the scores. */
+ * little. Of trained values, it computes what has an element for each score, and moves; so the
+ * gradients of its arguments are sums over tiles of the scores. */
 static bool
 should_absorb(const Build *c, const Value *v)
 {
@@ -148,7 +143,7 @@ absorb(Build *c, Value *v)
 		c->n_absorbed++;
 		for (int i = 0; i < n->n_operands; i++)
 			x[i] = absorb(c, node_operand(n, i));
-		inside = n->op == OP_cast ? widened_first(&c->b, x[0], n)
+		inside = value_cast_of(v) ? widened_first(&c->b, x[0], n)
 		                          : build(&c->b, n->op, n->n_operands, x, n->attr);
 	} else {
 		inside = argument(c, v, arena_printf(c->m->r->scratch, "x%d", c->a->arguments.n));
@@ -157,25 +152,61 @@ absorb(Build *c, Value *v)
 	return inside;
 }
 
-/* v with its reshapes and transposes before the elementwise nodes: reshape(f(x, y)) becomes
+/* Reshapes and transposes, the last one first, that move behind elementwise nodes. */
+typedef struct {
+	Builder *b;
+	const Node *moves[MOST_VIEWS];
+	int n;
+	IntMap *done; /* value id -> the moved value */
+} Moves;
+static Value *moved_first(Build *c, Value *v);
+
+/* x moved by all moves, with the moves before the elementwise nodes that compute x. */
+static Value *
+move_operands(Build *c, const Moves *m, Value *x)
+{
+	Value *operands[MOST_LINK_OPERANDS], *y;
+	const Node *f = x->node;
+	uint64_t known;
+
+	if (intmap_get(m->done, x->id, &known))
+		return (Value *)(uintptr_t)known;
+	if (f && op_row(f)->fuse == FUSE_ELEMENTWISE && f->n_operands <= COUNT(operands)) {
+		for (int i = 0; i < f->n_operands; i++) {
+			operands[i] = node_operand(f, i);
+			if (operands[i])
+				operands[i] = move_operands(c, m, moved_first(c, operands[i]));
+		}
+		y = build(m->b, f->op, f->n_operands, operands, f->attr);
+	} else {
+		y = x;
+		for (int i = m->n - 1; i >= 0; i--)
+			y = build(m->b, m->moves[i]->op, 1, &y, m->moves[i]->attr);
+	}
+	intmap_put(m->done, x->id, (uint64_t)(uintptr_t)y);
+	return y;
+}
+
+/* If v is a reshape or a transpose of elementwise nodes, moves it before them: reshape(f(x, y)) becomes
  * f(reshape(x), reshape(y)). So the gradients of x and y are sums of values of the scores' shape. */
 static Value *
-moved_first(Builder *b, Value *v)
+moved_first(Build *c, Value *v)
 {
-	const Node *n = v->node;
-	Value *moved[MOST_LINK_OPERANDS];
+	Moves m = {.b = &c->b};
+	Value *x = v;
+	uint64_t known;
 
-	if (!is_move(n))
+	if (!is_move(v->node))
 		return v;
-	Value *x = moved_first(b, node_operand(n, 0));
-	const Node *f = x->node;
-	if (!f || op_row(f)->fuse != FUSE_ELEMENTWISE || f->n_operands > COUNT(moved))
-		return x == node_operand(n, 0) ? v : build(b, n->op, 1, &x, n->attr);
-	for (int i = 0; i < f->n_operands; i++) {
-		moved[i] = node_operand(f, i);
-		moved[i] = moved[i] ? moved_first(b, build(b, n->op, 1, &moved[i], n->attr)) : NULL;
-	}
-	return build(b, f->op, f->n_operands, moved, f->attr);
+	if (intmap_get(c->moved, v->id, &known))
+		return (Value *)(uintptr_t)known;
+	m.done = intmap_new(c->m->r->scratch);
+	for (; is_move(x->node) && m.n < COUNT(m.moves); x = node_operand(x->node, 0))
+		m.moves[m.n++] = x->node;
+	bool inside = x->node && op_row(x->node)->fuse == FUSE_ELEMENTWISE;
+	Value *y = inside ? move_operands(c, &m, x) : v;
+	intmap_put(c->moved, v->id, (uint64_t)(uintptr_t)y);
+	return y;
 }
 
 static int find_link(Build *c, Value *v);
@@ -296,7 +327,7 @@ link_elementwise(Build *c, Link *l, const Node *n, const int *links)
 		} else if (v) {
 			x[i] = merged_split(&c->b, absorb(c, v), &l->axes, c->m->sizes, c->m->n);
 			x[i] = b_reshape(&c->b, x[i], attention_shape(c->a, &all));
-			x[i] = is_trained(c->m->r, v) ? moved_first(&c->b, x[i]) : x[i];
+			x[i] = is_trained(c->m->r, v) ? moved_first(c, x[i]) : x[i];
 		}
 	}
 	l->inside = build(&c->b, n->op, n->n_operands, x, n->attr);
@@ -405,6 +436,7 @@ attention_build_body(AttentionMatch *m, Attention *a, const Factors *f, int keys
 	Build c = {.m = m,
 	           .a = a,
 	           .absorbed = intmap_new(m->r->scratch),
+	           .moved = intmap_new(m->r->scratch),
 	           .n_scores = node_result(m->scores, 0)->type->n};
 	Labels all;
 	MergedAxes scores_axes;

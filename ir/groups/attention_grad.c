@@ -67,7 +67,9 @@ copy_elementwise(Builder *b, const Attention *a, const Given *g, Value **map)
 			Value *most = b_broadcast_back(b, g->most, logits->type, keys);
 			Value *e = b_unary(b, OP_exp, b_binary(b, OP_sub, logits, most));
 			Value *inverse = b_broadcast_back(b, g->inverse, logits->type, keys);
-			map[a->p->id] = b_binary(b, OP_mul, e, inverse);
+			/* the gradient of the logits is known; that of p ends here */
+			map[a->p->id] = b_unary(b, OP_stop_gradient,
+			                        b_binary(b, OP_mul, e, inverse));
 			softmax = false;
 			continue;
 		}
@@ -81,13 +83,12 @@ copy_elementwise(Builder *b, const Attention *a, const Given *g, Value **map)
 	arena_free(scratch);
 }
 
-/* The gradients of the wanted values, given that of `of`. */
+/* The gradients of the wanted values, given those of other values. */
 static void
-derivatives(Builder *b, Value *of, Value *gradient, int n, Value *const *wanted, Value **out)
+derivatives(Builder *b, int n_seeds, const GradSeed *seeds, int n, Value *const *wanted,
+            Value **out)
 {
-	GradSeed seed = {of, gradient};
-
-	gradient_build(b, 1, &seed, n, wanted, out, NULL);
+	gradient_build(b, n_seeds, seeds, n, wanted, out, NULL);
 	for (int i = 0; i < n; i++)
 		out[i] = out[i] ? out[i] : b_splat(b, wanted[i]->type, 0);
 }
@@ -99,7 +100,7 @@ derivative(Builder *b, Value *of, Value *gradient, Value *wanted)
 
 	if (of == wanted)
 		return gradient;
-	derivatives(b, of, gradient, 1, &wanted, &d);
+	derivatives(b, 1, &(GradSeed){of, gradient}, 1, &wanted, &d);
 	return d;
 }
 
@@ -122,23 +123,28 @@ undo_views(Builder *b, Value *d, const Peeled *from)
 	return d;
 }
 
-/* v before it was rounded to fewer bits than `wide` has: sums over tiles lie in memory meanwhile. */
+/* v before a cast from `type`, which may stand before reshapes and transposes. A kernel keeps sums
+ * in memory between blocks, so these need the type in which it computes. */
 static Value *
-before_rounding(Builder *b, Value *v, DType wide)
+before_cast_from(Builder *b, Value *v, DType type)
 {
 	const Node *n = v->node;
 
-	if (value_cast_of(v) && value_cast_of(v)->type->dtype == wide)
+	if (value_cast_of(v) && value_cast_of(v)->type->dtype == type)
 		return value_cast_of(v);
-	if (v->type->dtype == wide || !n || (n->op != OP_reshape && n->op != OP_transpose))
+	if (v->type->dtype == type || !is_move(n))
 		return v;
-	Value *x = before_rounding(b, node_operand(n, 0), wide);
+	Value *x = before_cast_from(b, node_operand(n, 0), type);
 	return x == node_operand(n, 0) ? v : build(b, n->op, 1, &x, n->attr);
 }
 
-/* The gradient of the logits. Fills in map, by value id of the body, and *d_o, with an axis for each label. */
-static Value *
-logits_gradient(Builder *b, const Attention *a, const Given *g, Value **map, Value **d_o)
+/* The gradients of the logits and of the weights. Fills in map, by value id of the body, and *d_o, with
+ * an axis for each label. */
+typedef struct {
+	GradSeed of[2];
+} Seeds;
+static Seeds
+known_gradients(Builder *b, const Attention *a, const Given *g, Value **map, Value **d_o)
 {
 	Labels all = labels_range(0, a->n);
 	Ints keys = {.n = 1, .at = {a->n - 1}};
@@ -151,12 +157,93 @@ logits_gradient(Builder *b, const Attention *a, const Given *g, Value **map, Val
 	                       weights->type->dtype, a->allow_tf32);
 	Value *dp = derivative(b, weights, dw, p);
 	Value *delta = b_broadcast_back(b, g->delta, p->type, keys);
-	return b_binary(b, OP_mul, p, b_binary(b, OP_sub, dp, delta));
+	Value *dl = b_binary(b, OP_mul, p, b_binary(b, OP_sub, dp, delta));
+	return (Seeds){{{map[a->logits->id], dl}, {weights, dw}}};
 }
 
-/* The body of attention_grad: (q, k, v, ..., max, 1/sum, sum(do * o), do) -> (dq, dk, dv) */
+/* Are the values computed by the same nodes? The pass cse would make one value of them, and a result
+ * cannot stand twice. */
+static bool
+is_same(const Value *x, const Value *y, int depth)
+{
+	const Node *m = x->node, *n = y->node;
+
+	if (x == y || depth == 0)
+		return x == y;
+	if (!m || !n || m->op != n->op || m->n_operands != n->n_operands ||
+	    !attr_equal(op_row(m), m->attr, n->attr))
+		return false;
+	for (int i = 0; i < m->n_operands; i++)
+		if (!node_operand(m, i) || !node_operand(n, i) ||
+		    !is_same(node_operand(m, i), node_operand(n, i), depth - 1))
+			return false;
+	return x->type == y->type;
+}
+
+/* The gradient of a trained argument, as the group's result gives it. Of a sum over keys and over heads or the
+ * batch, such as the gradient of one scale of all scores, the group sums over keys, so that its
+ * parts need not run one after the other; the pair function sums over the rest. */
+typedef struct {
+	int result; /* number among the group's results; other arguments may have the same */
+	Ints outer; /* axes of the result that the pair function sums over */
+	const Value
+		*as_one; /* the whole sum, as the group would compute it; NULL: outer is empty */
+} TrainedGradient;
+
+static Value *
+behind_moves(Value *v)
+{
+	while (is_move(v->node))
+		v = node_operand(v->node, 0);
+	return v;
+}
+
+/* The part of the sum that the group computes. Sets out->outer and out->as_one. */
+static Value *
+sum_over_keys(Builder *b, const Attention *a, Value *v, TrainedGradient *out)
+{
+	const Node *n = behind_moves(v)->node;
+	const ReduceAttr *sum = n && n->op == OP_reduce ? n->attr : NULL;
+	Value *x = sum ? node_operand(n, 0) : NULL;
+	Ints inner = {0};
+
+	if (!sum || sum->kind != REDUCE_SUM || x->type->rank != a->n ||
+	    !ints_has(&sum->axes, a->n - 1))
+		return v;
+	for (int i = 0; i < sum->axes.n; i++) {
+		int64_t axis = sum->axes.at[i];
+		Ints *to = axis < a->n - 2 ? &out->outer : &inner;
+		to->at[to->n++] = axis;
+	}
+	if (out->outer.n == 0)
+		return v;
+	out->as_one = v;
+	return b_reduce(b, REDUCE_SUM, x, inner);
+}
+
+/* The rest of the sum, in the pair function. */
+static Value *
+sum_over_rest(Builder *b, const TrainedGradient *g, Value *x)
+{
+	const Node *moves[MAX_RANK];
+	int n = 0;
+
+	if (!g->as_one)
+		return x;
+	x = b_reduce(b, REDUCE_SUM, x, g->outer);
+	for (const Value *v = g->as_one; is_move(v->node) && n < COUNT(moves);
+	     v = node_operand(v->node, 0))
+		moves[n++] = v->node;
+	while (n-- > 0)
+		x = build(b, moves[n]->op, 1, &x, moves[n]->attr);
+	return x;
+}
+
+/* The body of attention_grad: (q, k, v, ..., max, 1/sum, sum(do * o), do) -> (dq, dk, dv, ...), the
+ * gradients of trained arguments last, which `of` describes by argument. Two arguments that are added up
+ * have the same gradient. */
 static Function *
-build_group(Recognition *r, const Attention *a)
+build_group(Recognition *r, const Attention *a, TrainedGradient *of)
 {
 	Function *f = group_begin(r->m, &group_attention_grad);
 	Builder b = {.m = r->m, .f = f};
@@ -178,7 +265,7 @@ build_group(Recognition *r, const Attention *a)
 	g.inverse = function_param(f, row, "inverse");
 	g.delta = function_param(f, row, "delta");
 	g.d_o = function_param(f, a->o_type, "do");
-	Value *dl = logits_gradient(&b, a, &g, map, &d_o);
+	Seeds seeds = known_gradients(&b, a, &g, map, &d_o);
 	Value *q = map[node_operand(scores, 0)->id], *k = map[node_operand(scores, 1)->id];
 	Value *wanted[1 + MOST_TRAINED_ARGUMENTS] = {map[node_result(scores, 0)->id]},
 			  *d[1 + MOST_TRAINED_ARGUMENTS];
@@ -186,7 +273,7 @@ build_group(Recognition *r, const Attention *a)
 	for (int i = 3; i < n; i++)
 		if (a->trained.at[i])
 			wanted[n_wanted++] = x[i];
-	derivatives(&b, map[a->logits->id], dl, n_wanted, wanted, d);
+	derivatives(&b, COUNT(seeds.of), seeds.of, n_wanted, wanted, d);
 	Value *dq = labels_dot(&b, (Labeled){d[0], &all}, (Labeled){k, &a->k}, &a->q, sums,
 	                       a->allow_tf32);
 	Value *dk = labels_dot(&b, (Labeled){d[0], &all}, (Labeled){q, &a->q}, &a->k, sums,
@@ -199,9 +286,20 @@ build_group(Recognition *r, const Attention *a)
 	Value *results[3 + MOST_TRAINED_ARGUMENTS] = {undo_views(&b, dq, &a->q_from),
 	                                              undo_views(&b, dk, &a->k_from),
 	                                              undo_views(&b, dv, &a->v_from)};
-	for (int i = 1; i < n_wanted; i++)
-		results[2 + i] = before_rounding(&b, d[i], sums);
-	b_return(&b, 2 + n_wanted, results);
+	int n_results = 3;
+	for (int i = 3, at = 1; i < n; i++) {
+		if (!a->trained.at[i])
+			continue;
+		Value *mine = before_cast_from(&b, d[at++], sums);
+		mine = sum_over_keys(&b, a, mine, &of[i]);
+		int at_result = 3;
+		while (at_result < n_results && !is_same(results[at_result], mine, MOST_VIEWS))
+			at_result++;
+		results[at_result] = mine;
+		n_results += at_result == n_results;
+		of[i].result = at_result;
+	}
+	b_return(&b, n_results, results);
 	return f;
 }
 
@@ -243,8 +341,8 @@ other_gradients(Recognition *r, Builder *b, const Attention *a, const Given *g, 
 			wanted[n_wanted++] = g->operands[i];
 	if (n_wanted == 0)
 		return;
-	Value *dl = logits_gradient(b, a, g, map, &d_o);
-	derivatives(b, map[a->logits->id], dl, n_wanted, wanted, out);
+	Seeds seeds = known_gradients(b, a, g, map, &d_o);
+	derivatives(b, COUNT(seeds.of), seeds.of, n_wanted, wanted, out);
 }
 
 Function *
@@ -252,9 +350,10 @@ attention_gradient(Recognition *r, const Attention *a)
 {
 	Module *m = r->m;
 	const char *name = module_fresh_name(m, arena_printf(r->scratch, "%s.grad", a->body->name));
-	Function *group = build_group(r, a), *f = function_new(m, name);
-	Builder b = {.m = m, .f = f};
 	int n = a->body->params.n, n_results = 0;
+	TrainedGradient *trained = NEW_ARRAY(r->scratch, TrainedGradient, n);
+	Function *group = build_group(r, a, trained), *f = function_new(m, name);
+	Builder b = {.m = m, .f = f};
 	Value **x = NEW_ARRAY(r->scratch, Value *, n + 4);
 	Value **results = NEW_ARRAY(r->scratch, Value *, n);
 	static const char *const names[] = {"o", "max", "sum"};
@@ -277,17 +376,20 @@ attention_gradient(Recognition *r, const Attention *a)
 	x[n + 3] = g.d_o;
 	Node *call = build_node(&b, OP_call, n + 4, x, &(CallAttr){.callee = group});
 	Value **others = NEW_ARRAY(r->scratch, Value *, n);
-	int from_group = 3;
 	other_gradients(r, &b, a, &g, others);
 	for (int i = 0; i < n; i++) {
 		if (i < 3)
 			results[n_results++] = b_cast(&b, node_result(call, i), x[i]->type->dtype);
 		else if (a->trained.at[i])
-			results[n_results++] = b_cast(&b, node_result(call, from_group++),
-			                              x[i]->type->dtype);
+			results[n_results++] = b_cast(
+				&b,
+				sum_over_rest(&b, &trained[i],
+			                      node_result(call, trained[i].result)),
+				x[i]->type->dtype);
 		else if (is_other(a, i, x[i]))
 			results[n_results++] = *others++;
 	}
 	b_return(&b, n_results, results);
+	function_drop_unread(group); /* sums that as_one describes */
 	return f;
 }

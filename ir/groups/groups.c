@@ -117,6 +117,48 @@ group_begin(Module *m, const GroupRow *row)
 	return f;
 }
 
+bool
+is_move(const Node *n)
+{
+	return n && (n->op == OP_reshape || n->op == OP_transpose);
+}
+
+Function *
+group_part(const Function *body, const char *name, int n, const int *results, const DType *types)
+{
+	Function *part = function_new(body->module, name);
+	Arena *scratch = arena_new();
+	bool *needed = NEW_ARRAY(scratch, bool, body->next_value_id);
+	Value **map = NEW_ARRAY(scratch, Value *, body->next_value_id);
+	Value **out = NEW_ARRAY(scratch, Value *, n);
+	Builder b = {.m = body->module, .f = part};
+
+	part->kind = body->kind;
+	part->group = body->group;
+	for (int i = 0; i < n; i++)
+		needed[function_result(body, results[i])->id] = true;
+	for_each_node_reverse(body, node) {
+		bool any = false;
+		for (int i = 0; i < node->n_results; i++)
+			any |= needed[node_result(node, i)->id];
+		for (int i = 0; i < node->n_operands && any; i++)
+			if (node_operand(node, i))
+				needed[node_operand(node, i)->id] = true;
+	}
+	for (int i = 0; i < body->params.n; i++) {
+		const Value *p = body->params.at[i];
+		if (needed[p->id])
+			map[p->id] = function_param_as(part, p->type, p->name, p->param, p->number);
+	}
+	function_clone_body(body, part, NULL, map);
+	for (int i = 0; i < n; i++)
+		out[i] = b_cast(&b, map[function_result(body, results[i])->id], types[i]);
+	b_return(&b, n, out);
+	function_drop_unread(part);
+	arena_free(scratch);
+	return part;
+}
+
 /* ---- equal bodies */
 /* By value id: numbers of parameters and results in their order, which do not depend on ids. */
 static int *

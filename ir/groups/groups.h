@@ -62,6 +62,12 @@ const GroupRow *called_group(const Node *n);
 void group_open(Node *call, IntMap *opened);
 /* group_open for all groups that f calls */
 void groups_open(Function *f);
+/* A group of the same kind, called `name`, that computes n results of a body: those with these numbers,
+ * each cast to a type. It has the parameters that these results need, under the body's names. */
+Function *group_part(const Function *body, const char *name, int n, const int *results,
+                     const DType *types);
+/* Is n a reshape or a transpose, which only move elements? NULL: no. */
+bool is_move(const Node *n);
 /* Column `fuse` of n's op; but a call of a group has a kernel of its own. */
 FuseClass node_fuse_class(const Node *n);
 

@@ -317,22 +317,31 @@ lb_tile(LoopBuilder *lb, const char *name, DType dtype, int64_t rows, int64_t co
 	return add_array(lb, name, BUFFER_TILE, type, 0);
 }
 
+int
+lb_row_tile(LoopBuilder *lb, const char *name, DType dtype, int64_t rows)
+{
+	return add_array(lb, name, BUFFER_TILE, type_new(lb->m, dtype, 1, &rows), 0);
+}
+
 TileElement
 lb_each(LoopBuilder *lb, int tile)
 {
 	Type t = lb->k->buffers.at[tile].type;
+	bool rows = t->rank == 1;
 	int at = lb->k->body.n;
 
 	add_statement(lb, LOOP_STATEMENT_EACH)->buffer = tile;
 	vec_push(lb->scratch, &lb->open, at);
 	open_block(lb);
 	TileElement e = {.row = add_scalar(lb, S64, t->dims[0], at),
-	                 .column = add_scalar(lb, S64, t->dims[1], at)};
+	                 .column = rows ? -1 : add_scalar(lb, S64, t->dims[1], at)};
 	lb->k->body.at[at].type = S64;
 	lb->k->body.at[at].result = e.row;
 	lb->k->body.at[at].column = e.column;
-	e.place = affine_add(lb, affine_scale(lb, affine_scalar(lb, e.row), t->dims[1]),
-	                     affine_scalar(lb, e.column));
+	e.place = affine_scalar(lb, e.row);
+	if (!rows)
+		e.place = affine_add(lb, affine_scale(lb, e.place, t->dims[1]),
+		                     affine_scalar(lb, e.column));
 	return e;
 }
 
@@ -349,13 +358,14 @@ keep_windows(LoopBuilder *lb, const LoopWindow *windows, int n)
 }
 
 void
-lb_mma(LoopBuilder *lb, int tile, const LoopWindow windows[2], int64_t k)
+lb_mma(LoopBuilder *lb, int tile, const LoopWindow windows[2], int64_t k, bool tf32)
 {
 	LoopStatement *s = add_statement(lb, LOOP_STATEMENT_MMA);
 
 	s->buffer = tile;
 	s->windows = keep_windows(lb, windows, 2);
 	s->extent = k;
+	s->tf32 = tf32;
 }
 
 void
@@ -432,6 +442,14 @@ lb_for_below(LoopBuilder *lb, LoopMode mode, int64_t extent, Affine bound)
 	return v;
 }
 
+Affine
+lb_open_below(LoopBuilder *lb, Affine place, int64_t end)
+{
+	Affine left = affine_plus(affine_scale(lb, place, -1), end);
+
+	return affine_add(lb, place, affine_scalar(lb, lb_for_below(lb, LOOP_PLAIN, 1, left)));
+}
+
 LoopValue
 lb_for(LoopBuilder *lb, LoopMode mode, int64_t extent)
 {
@@ -448,13 +466,13 @@ lb_for(LoopBuilder *lb, LoopMode mode, int64_t extent)
 	return v;
 }
 
-LoopValue
-lb_accumulator(LoopBuilder *lb, AccumulateKind kind, DType type)
+/* Adds an accumulator to the innermost open statement. */
+static Accumulator *
+add_accumulator(LoopBuilder *lb, AccumulateKind kind, DType type)
 {
 	LoopStatement *s = &lb->k->body.at[lb->open.at[lb->open.n - 1]];
 	int inner = lb->blocks.at[lb->blocks.n - 1];
 
-	assert(s->kind == LOOP_STATEMENT_FOR);
 	Accumulator *list = NEW_ARRAY(lb->scratch, Accumulator, s->n_accumulators + 1);
 	if (s->n_accumulators)
 		memcpy(list, s->accumulators, sizeof(*list) * (size_t)s->n_accumulators);
@@ -465,6 +483,16 @@ lb_accumulator(LoopBuilder *lb, AccumulateKind kind, DType type)
 	lb->blocks.at[lb->blocks.n - 1] = inner;
 	Accumulator *a = &s->accumulators[s->n_accumulators++];
 	*a = (Accumulator){.scalar = v, .kind = kind, .type = type, .number = 1};
+	return a;
+}
+
+LoopValue
+lb_accumulator(LoopBuilder *lb, AccumulateKind kind, DType type)
+{
+	const LoopStatement *s = &lb->k->body.at[lb->open.at[lb->open.n - 1]];
+
+	assert(s->kind == LOOP_STATEMENT_FOR);
+	Accumulator *a = add_accumulator(lb, kind, type);
 	if (s->mode == LOOP_VECTOR) {
 		a->level = ACC_LANES;
 		a->number = LOOP_LANES;
@@ -472,7 +500,19 @@ lb_accumulator(LoopBuilder *lb, AccumulateKind kind, DType type)
 		a->level = ACC_TEAM;
 		a->number = (int)s->extent;
 	}
-	return v;
+	return a->scalar;
+}
+
+LoopValue
+lb_row_accumulator(LoopBuilder *lb, AccumulateKind kind, int tile)
+{
+	assert(lb->k->body.at[lb->open.at[lb->open.n - 1]].kind == LOOP_STATEMENT_EACH);
+	Accumulator *a = add_accumulator(lb, kind,
+	                                 compute_type(lb->k->buffers.at[tile].type->dtype));
+	a->level = ACC_ROW;
+	a->number = ROW_PARTIALS;
+	a->tile = tile;
+	return a->scalar;
 }
 
 void

@@ -255,12 +255,14 @@ void lb_barrier(LoopBuilder *lb); /* adds nothing if there is no team */
 /* Work that a team does together, outside of the team's loops: declares a tile with two axes;
  * opens a loop over the tile's elements, which lb_end closes; adds products to the tile. */
 typedef struct {
-	LoopValue row, column;
-	Affine place; /* place of the element in any tile of this shape */
+	LoopValue row, column; /* column is -1 in a tile with one axis */
+	Affine place;          /* place of the element in any tile of this shape */
 } TileElement;
 int lb_tile(LoopBuilder *lb, const char *name, DType dtype, int64_t rows, int64_t columns);
+int lb_row_tile(LoopBuilder *lb, const char *name, DType dtype, int64_t rows); /* one axis */
 TileElement lb_each(LoopBuilder *lb, int tile);
-void lb_mma(LoopBuilder *lb, int tile, const LoopWindow windows[2], int64_t k);
+/* tf32: operands of f32 may be rounded to tf32. */
+void lb_mma(LoopBuilder *lb, int tile, const LoopWindow windows[2], int64_t k, bool tf32);
 /* One member copies n elements, or stores n zeros if the mask `inside` is false. inside < 0: no
  * mask. */
 void lb_copy(LoopBuilder *lb, int array, Affine place, int from, Affine source, int64_t n,
@@ -307,8 +309,15 @@ LoopValue lb_for(LoopBuilder *lb, LoopMode mode, int64_t extent); /* returns the
 /* A loop that runs only the iterations below `bound`, for example because the last block of an
  * array is shorter. Not for LOOP_PARALLEL. */
 LoopValue lb_for_below(LoopBuilder *lb, LoopMode mode, int64_t extent, Affine bound);
+/* Opens a loop that runs once if `place` is below `end`. Returns the place, of which the loop's bound says
+ * that it is below. */
+Affine lb_open_below(LoopBuilder *lb, Affine place, int64_t end);
 /* Declares an accumulator of the innermost open loop. Its scalar is readable after lb_end. */
 LoopValue lb_accumulator(LoopBuilder *lb, AccumulateKind kind, DType type);
+/* Declares an accumulator of the rows of the innermost open EACH; its values go to `tile`, which
+ * has one axis. Column j goes to partial j mod ROW_PARTIALS. */
+enum { ROW_PARTIALS = 8 };
+LoopValue lb_row_accumulator(LoopBuilder *lb, AccumulateKind kind, int tile);
 void lb_accumulate(LoopBuilder *lb, LoopValue accumulator, LoopValue x);
 void lb_if(LoopBuilder *lb, LoopValue cond);
 void lb_end(LoopBuilder *lb);

@@ -2,14 +2,15 @@
  * operands lie in memory, which of the target's blocks it uses, and into how many parts k, the
  * axis that is summed over, is split. blocks.c has the loops. */
 #include "codegen/kernels/product/emit.h"
+#include "codegen/lower/lower.h"
 #include "codegen/strategy/strategy.h"
 
 #include <math.h>
 
-/* LEAST_COPY_BYTES: the least bytes that a copy instruction moves. MOST_PARTS: with so many parts
+/* With so many parts
  * per processor, no more splits of k are tried, because more parts do not keep a processor
  * busier. */
-enum { LEAST_COPY_BYTES = 4, MOST_PARTS = 8 };
+enum { MOST_PARTS = 8 };
 
 static int64_t
 size_of(const Ints *shape)
@@ -28,59 +29,6 @@ side_element(const BlockedProduct *e, int side, Affine batch, Affine across, Aff
 	const Product *p = e->p;
 
 	return side == LEFT ? p->a(e->lw, p, batch, across, k) : p->b(e->lw, p, batch, k, across);
-}
-
-const LoopStatement *
-side_load(const LoopBuilder *lb, LoopValue x)
-{
-	const LoopStatement *s = &lb->k->body.at[lb->definitions.at[x]];
-	bool load = s->kind == LOOP_STATEMENT_LOAD &&
-	            lb->k->buffers.at[s->buffer].kind == BUFFER_IN;
-
-	return load ? s : NULL;
-}
-
-static bool
-depends_on(const LoopBuilder *lb, LoopValue x, LoopValue variable)
-{
-	const LoopStatement *s = &lb->k->body.at[lb->definitions.at[x]];
-	const Affine *places[MAX_PLACES];
-
-	if (x == variable || s->kind > LOOP_STATEMENT_LOAD)
-		return x == variable;
-	for (int i = 0; i < s->n_operands; i++)
-		if (depends_on(lb, s->operands[i], variable))
-			return true;
-	for (int p = statement_places(s, places) - 1; p >= 0; p--)
-		for (int i = 0; i < places[p]->n; i++)
-			if (depends_on(lb, places[p]->terms[i].scalar, variable))
-				return true;
-	return false;
-}
-
-/* How many elements along `variable` are contiguous and can be copied by one instruction; each
- * copy begins at a multiple of this number. 0: elements are not contiguous. */
-static int
-elements_at_once(const LoopBuilder *lb, const LoopStatement *load, LoopValue variable,
-                 int64_t extent)
-{
-	const Affine *a = load->place;
-	int64_t bits = dtype_info[lb->k->buffers.at[load->buffer].type->dtype].bits;
-	int64_t n = COPY_BYTES * 8 / bits;
-	bool beside = false;
-
-	while (n > 1 && (extent % n || !affine_is_multiple(a, variable, n) || load->n_operands))
-		n /= 2;
-	for (int i = 0; i < a->n; i++) {
-		AffineTerm t = a->terms[i];
-		if (t.scalar == variable && t.coefficient == 1) {
-			beside = true;
-			continue;
-		}
-		if (depends_on(lb, t.scalar, variable))
-			return 0;
-	}
-	return beside ? (int)n : 0;
 }
 
 /* The array's type: 16-bit numbers stay as they are, for matrix units; other numbers get the type of the
@@ -111,14 +59,14 @@ find_side(BlockedProduct *e, int number)
 	LoopValue k = lb_for(lb, LOOP_PLAIN, e->k);
 	LoopValue x = side_element(e, number, affine_scalar(lb, batch), affine_scalar(lb, across),
 	                           affine_scalar(lb, k));
-	const LoopStatement *load = side_load(lb, x);
+	const LoopStatement *load = lower_load(lb, x);
 
 	side->type = array_type(e, &lb->k->body.at[lb->definitions.at[x]]);
 	side->along_k = number == LEFT ? e->p->a_along_k : e->p->b_along_k;
 	side->unit = 1;
 	if (load) {
-		int by_k = elements_at_once(lb, load, k, e->k);
-		int by_others = elements_at_once(lb, load, across, side->extent);
+		int by_k = lower_contiguous(lb, load, k, e->k);
+		int by_others = lower_contiguous(lb, load, across, side->extent);
 		if (by_k || by_others) {
 			side->along_k = by_k >= by_others;
 			side->unit = side->along_k ? by_k : by_others;

@@ -106,22 +106,13 @@ copy_unit(const BlockedProduct *e, int number, const Unit *u, Affine stage)
 	if (e->k % e->depth)
 		and_below(lb, u->k, e->k, &inside);
 	LoopValue x = side_element(e, number, e->batch, u->across, u->k);
-	const LoopStatement *load = side_load(lb, x);
+	const LoopStatement *load = lower_load(lb, x);
 	int from = load->buffer;
 	Affine source = *load->place;
 	if (load->n_operands)
 		inside = inside < 0 ? load->operands[0]
 		                    : lb_binary(lb, LOOP_and, inside, load->operands[0]);
 	lb_copy(lb, s->array, affine_add(lb, stage, u->place), from, source, s->unit, inside);
-}
-
-/* Opens a loop that runs once if `place` is below `end`; returns its variable, which is 0. */
-static Affine
-open_below(LoopBuilder *lb, Affine place, int64_t end)
-{
-	Affine left = affine_plus(affine_scale(lb, place, -1), end);
-
-	return affine_scalar(lb, lb_for_below(lb, LOOP_PLAIN, 1, left));
 }
 
 static void
@@ -135,9 +126,9 @@ hold_unit(const BlockedProduct *e, int number, const Unit *u, Affine held)
 	if (edge || last)
 		lb_store(lb, s->held, held, lb_number(lb, e->p->type, 0));
 	if (edge)
-		across = affine_add(lb, across, open_below(lb, across, s->extent));
+		across = lb_open_below(lb, across, s->extent);
 	if (last)
-		k = affine_add(lb, k, open_below(lb, k, e->k));
+		k = lb_open_below(lb, k, e->k);
 	LoopValue x = side_element(e, number, e->batch, across, k);
 	lb_store(lb, s->held, held, lb_cast(lb, e->p->type, x));
 	for (int i = 0; i < edge + last; i++)
@@ -222,7 +213,7 @@ multiply(const BlockedProduct *e, Affine stage, int64_t from, int64_t depth)
 	};
 
 	if (depth)
-		lb_mma(lb, e->sums, windows, depth);
+		lb_mma(lb, e->sums, windows, depth, false);
 }
 
 /* Multiplies the last, shorter block of k in two steps: a depth that matrix units can take, and
@@ -250,7 +241,7 @@ add_block(const BlockedProduct *e, Affine at, LoopValue number, Affine stage)
 	LoopBuilder *lb = e->lw->lb;
 	int64_t blocks = team_blocks(e->k / e->splits, e->depth);
 	bool more = e->k % e->depth == 0; /* the last iteration copies nothing */
-	Affine comes = more ? affine_add(lb, at, open_below(lb, at, blocks)) : at;
+	Affine comes = more ? lb_open_below(lb, at, blocks) : at;
 
 	if (has_copies(e)) {
 		bring_block(e, comes, stage, true);
@@ -267,7 +258,7 @@ add_block(const BlockedProduct *e, Affine at, LoopValue number, Affine stage)
 	}
 	if (has_held(e)) {
 		if (more)
-			open_below(lb, at, blocks);
+			lb_open_below(lb, at, blocks);
 		put_block(e, stage);
 		if (more)
 			lb_end(lb);
@@ -315,7 +306,7 @@ store_sums(const BlockedProduct *e)
 	for (int i = 0; i < N_SIDES; i++) {
 		if (!has_edge(&e->sides[i]))
 			continue;
-		place[i] = affine_add(lb, place[i], open_below(lb, place[i], e->sides[i].extent));
+		place[i] = lb_open_below(lb, place[i], e->sides[i].extent);
 		open++;
 	}
 	Affine to = e->p->c(e->lw, e->p, e->batch, place[LEFT], place[RIGHT]);

@@ -75,8 +75,7 @@ enum {
 	LEFT,
 	RIGHT,
 	N_SIDES,
-	STAGES = 2 /* blocks of k for which the arrays have room */,
-	COPY_BYTES = 16 /* most bytes of a copy */
+	STAGES = 2 /* blocks of k for which the arrays have room */
 };
 /* One operand of the product. */
 typedef struct {
@@ -119,7 +118,5 @@ const MatrixShape *block_unit(const BlockedProduct *e);
 /* Padding elements after each row of an operand's array. */
 int64_t block_pad(const ProductSide *s);
 LoopValue side_element(const BlockedProduct *e, int side, Affine batch, Affine across, Affine k);
-/* The load from an input that gives x; NULL: x is computed. */
-const LoopStatement *side_load(const LoopBuilder *lb, LoopValue x);
 
 #endif

@@ -1,0 +1,78 @@
+"""What is trained besides q, k and v: tables, scales, in shapes that reshapes and transposes change. Gradients with groups and without, in f64."""
+import json
+
+import numpy as np
+import onnx
+import pytest
+import tolerances
+from onnx import TensorProto, helper, numpy_helper
+
+WIDTH = 6
+B, H, Q, K = 2, 3, 40, 72
+SQUARES = [("Sqrt", f"x{i}", f"x{i + 1}") if i % 2 else ("Mul", f"x{i} x{i}", f"x{i + 1}") for i in range(24)]
+# name: [B, H, Q, K], nodes from the scores s to the weights w, what is trained and its shape, constants
+CASES = {
+    "two_tables": ((B, H, Q, K), [("Add", "s a", "t"), ("Add", "t b", "l"), ("Softmax", "l", "w")], {"a": (H, Q, K), "b": (H, Q, K)}, {}),
+    "two_rows": ((B, H, Q, K), [("Add", "s a", "t"), ("Add", "t b", "l"), ("Softmax", "l", "w")], {"a": (H, 1, K), "b": (H, 1, K)}, {}),
+    "three_of_all": ((B, H, Q, K), [("Add", "a b", "c"), ("Add", "s c", "t"), ("Add", "t d", "l"), ("Softmax", "l", "w")],
+                     {"a": (B, H, Q, K), "b": (B, H, Q, K), "d": (B, H, Q, K)}, {}),
+    "scale_and_tables": ((B, H, Q, K), [("Mul", "s c", "t"), ("Add", "t a", "u"), ("Add", "u b", "l"), ("Softmax", "l", "w")],
+                         {"c": (H, 1, 1), "a": (H, Q, K), "b": (H, Q, K)}, {}),
+    "scale_of_samples": ((B, H, Q, K), [("Mul", "s c", "l"), ("Softmax", "l", "w")], {"c": (B, 1, 1, 1)}, {}),
+    "scale_of_queries": ((B, H, Q, K), [("Mul", "s c", "l"), ("Softmax", "l", "w")], {"c": (1, 1, Q, 1)}, {}),
+    "scale_of_keys": ((B, H, Q, K), [("Mul", "s c", "l"), ("Softmax", "l", "w")], {"c": (K,)}, {}),
+    "behind": ((B, H, Q, K), [("Softmax", "s", "p"), ("Mul", "p c", "w")], {"c": (H, 1, 1)}, {}),
+    "before_and_behind": ((B, H, Q, K), [("Mul", "s c", "l"), ("Softmax", "l", "p"), ("Mul", "p c", "w")], {"c": (H, 1, 1)}, {}),
+    "table_behind": ((B, H, Q, K), [("Softmax", "s", "p"), ("Mul", "p c", "w")], {"c": (H, Q, K)}, {}),
+    "regrouped": ((6, 4, Q, K), [("Expand", "a wide", "t"), ("Reshape", "t whole", "u"), ("Add", "s u", "l"), ("Softmax", "l", "w")],
+                  {"a": (6, Q, K)}, {"wide": (4, 6, Q, K), "whole": (6, 4, Q, K)}),
+    "regrouped_rows": ((6, 4, Q, K), [("Expand", "a wide", "t"), ("Reshape", "t whole", "u"), ("Mul", "s u", "l"), ("Softmax", "l", "w")],
+                       {"a": (6, Q, 1)}, {"wide": (4, 6, Q, K), "whole": (6, 4, Q, K)}),
+    "turned": ((B, H, Q, Q), [("Expand", "a whole", "t"), ("Transpose", "t", "u"), ("Add", "s u", "l"), ("Softmax", "l", "w")],
+               {"a": (H, Q, Q)}, {"whole": (B, H, Q, Q)}),
+    "squares": ((B, H, Q, K), [("Expand", "a whole", "x0"), *SQUARES, ("Reshape", "x24 flat", "z"), ("Reshape", "z whole", "u"),
+                              ("Add", "s u", "l"), ("Softmax", "l", "w")],
+                {"a": (H, Q, 1)}, {"whole": (B, H, Q, K), "flat": (B * H, Q, K)}),
+}
+NOT_TAKEN = {"regrouped", "regrouped_rows", "turned"}  # the gradient stays nodes: sums along axes that no loop has
+
+
+def write(path, name):
+    (b, h, q, k), middle, trained, constants = CASES[name]
+    rng = np.random.default_rng(len(name))
+    tensors = {"q": rng.standard_normal((b, h, q, WIDTH)), "kt": rng.standard_normal((b, h, WIDTH, k)), "v": rng.standard_normal((b, h, k, WIDTH)),
+               **{n: 0.9 + 0.1 * rng.standard_normal(shape) for n, shape in trained.items()}}
+    nodes = [("MatMul", "q kt", "s"), *middle, ("MatMul", "w v", "o"), ("Mul", "o x", "y")]
+    attributes = {"Softmax": {"axis": -1}, "Transpose": {"perm": [0, 1, 3, 2]}}
+    graph = helper.make_graph([helper.make_node(op, i.split(), [o], **attributes.get(op, {})) for op, i, o in nodes], "g",
+                              [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, 1, 1])],
+                              [helper.make_tensor_value_info("y", TensorProto.FLOAT, [b, h, q, WIDTH])],
+                              [numpy_helper.from_array(t.astype(np.float32), n) for n, t in tensors.items()]
+                              + [numpy_helper.from_array(np.array(t, np.int64), n) for n, t in constants.items()])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    np.save(path.parent / "x.npy", np.ones((1, 1, 1, 1), np.float32))
+    np.save(path.parent / "labels.npy", rng.standard_normal((b, h, q, WIDTH)).astype(np.float32))
+
+
+@pytest.mark.parametrize("engine", ["interp", "compiled"])
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_of_trained_values(run, tmp_path, name, engine):
+    write(tmp_path / "model.onnx", name)
+    found = []
+    for folder, options in (("with", []), ("without", ["--disable=recognize"])):
+        run("grad", "model.onnx", "--loss=mse", "--input=x=x.npy", "--input=labels=labels.npy", "--precision=f64", f"--engine={engine}",
+            f"--output-dir={folder}", "--train=*", *options)
+        files = json.loads((tmp_path / folder / "names.json").read_text())
+        found.append({n: np.load(tmp_path / folder / entry["file"]) for n, entry in files.items()})
+    assert {"q", "kt", "v", *CASES[name][2]} <= set(found[0]) == set(found[1])
+    for n in found[0]:
+        a, b = found[0][n].astype(float), found[1][n].astype(float)
+        assert np.abs(a - b).max() <= tolerances.limit("groups f64") * max(np.abs(b).max(), 1e-3), n
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_are_kernels(run, tmp_path, name):
+    write(tmp_path / "model.onnx", name)
+    text = run("dump", "model.onnx", "--loss=mse", "--optimizer=sgd", "--train=*", "--stage=memory").stdout
+    assert "kernel @attention_" in text and ("kernel @attention_grad" in text) == (name not in NOT_TAKEN)
+    assert len(text) < 300_000
