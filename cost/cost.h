@@ -63,6 +63,7 @@ typedef struct {
 	int64_t shared_bytes, block_shared_bytes;
 	double cache_rate;         /* of the last-level cache, which all multiprocessors share */
 	double loop_rate[N_MATHS]; /* rate of generated code, for f32 and f64 */
+	double sync_reached; /* fraction of a product's peak that instructions of one warp reach (mma.sync) */
 	ProductRate products[N_MATHS];
 	const CostFit *fit;
 	bool measured; /* launches of such a chip were measured: `fit` is its own */
@@ -113,6 +114,7 @@ typedef struct Outlook {
 typedef enum {
 	WORK_NONE, /* takes no time */
 	WORK_LOOPS,
+	WORK_ATTENTION,   /* loops whose matrix units multiply tiles that the kernel has computed */
 	WORK_PRODUCT,     /* of a library */
 	WORK_CONVOLUTION, /* of a library, or an adjoint */
 	WORK_COPY,        /* within the device */

@@ -85,6 +85,25 @@ computing_seconds(const Work *w, const Chip *c)
 	return w->instructions / (c->loop_rate[w->math] / 2) / used;
 }
 
+/* Attention. Its instructions and its products of tiles run in turn within a warp, but other warps' run meanwhile. */
+static void
+predict_attention(Prediction *p, const Machine *m)
+{
+	const Work *w = &p->work;
+	const Chip *c = m->chip;
+	double used = predict_utilization(c, c->sum_threads, w->blocks, w->block_threads,
+	                                  w->shared_bytes);
+	double instructions = w->instructions / (c->loop_rate[MATH_F32] / 2) / used;
+	double products = w->matrix_flops / (c->products[w->math].peak * c->sync_reached) / used;
+	double computing = overlapped(products, instructions, 0, c->fit->overlap);
+	double moving = w->bytes / memory_rate(m);
+
+	set_roofline(p, m, w->matrix_flops, c->products[w->math].peak);
+	p->bound = computing > moving ? BOUND_COMPUTE : BOUND_MEMORY;
+	p->busy = overlapped(moving, computing, 0, c->fit->overlap);
+	p->start = c->fit->start_seconds;
+}
+
 static void
 predict_loops(Prediction *p, const Machine *m)
 {
@@ -198,11 +217,9 @@ predict_host_copy(Prediction *p, const Machine *m)
 }
 
 static void (*const predict_class[N_WORK_CLASSES])(Prediction *, const Machine *) = {
-	[WORK_LOOPS] = predict_loops,
-	[WORK_PRODUCT] = predict_product,
-	[WORK_CONVOLUTION] = predict_convolution,
-	[WORK_COPY] = predict_copy,
-	[WORK_FILL] = predict_copy,
+	[WORK_LOOPS] = predict_loops,         [WORK_ATTENTION] = predict_attention,
+	[WORK_PRODUCT] = predict_product,     [WORK_CONVOLUTION] = predict_convolution,
+	[WORK_COPY] = predict_copy,           [WORK_FILL] = predict_copy,
 	[WORK_HOST_COPY] = predict_host_copy,
 };
 

@@ -70,7 +70,8 @@ print_row(Text *out, Arena *arena, const Format *f, const Prediction *p, double 
 	            bound_names[p->bound], (long long)p->work.parts, 1e-6 * p->work.bytes,
 	            1e-9 * p->work.flops);
 	print_launch(out, arena, f, p->instruction);
-	text_add(out, p->work.class == WORK_CONVOLUTION ? " (not measured)\n" : "\n");
+	bool measured = p->work.class != WORK_CONVOLUTION && p->work.class != WORK_ATTENTION;
+	text_add(out, measured ? "\n" : " (not measured)\n");
 }
 
 static void

@@ -4,9 +4,9 @@
 
 #include <string.h>
 
-const char *const work_class_names[] = {"nothing",     "loops",       "product",
-                                        "convolution", "device copy", "fill",
-                                        "host copy",   "collective",  NULL};
+const char *const work_class_names[] = {"nothing",     "loops",       "attention", "product",
+                                        "convolution", "device copy", "fill",      "host copy",
+                                        "collective",  NULL};
 const char *const math_names[] = {"f32", "f64", "tf32", "16", "8", NULL};
 
 /* The type in which operands of a product are multiplied; types not listed are computed as f32. */
@@ -62,7 +62,7 @@ tile_math(const Format *f, const KernelRecord *k)
 static void
 work_of_loops(Work *w, const Format *f, const KernelRecord *k, double share)
 {
-	w->class = WORK_LOOPS;
+	w->class = k->chained ? WORK_ATTENTION : WORK_LOOPS;
 	w->math = k->matrix_flops ? tile_math(f, k) : loop_math(f, k);
 	w->flops = share * (double)k->flops;
 	w->bytes = share * (double)k->bytes;

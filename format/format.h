@@ -10,7 +10,7 @@
 #include "base/schedule/schedule.h"
 
 #define FORMAT_MAGIC 0x3158434441524721ull /* "!GRADCX1" */
-#define FORMAT_VERSION 25
+#define FORMAT_VERSION 26
 #define GRADC_ABI 17
 #define GRADC_ABI_NAME "gradc_abi_17" /* a symbol of the runtime; a mismatch fails at link time */
 /* A hint about models in training form, printed by gradc and its executables. */
@@ -110,8 +110,10 @@ typedef struct {
 	uint32_t targets;
 	uint32_t first_argument; /* index in the table of kernel arguments */
 	uint32_t n_arguments;    /* number of arguments of a launch */
-	int64_t iterations;      /* product of the parallel loops */
-	int64_t grain;           /* smallest useful number of iterations for a thread */
+	/* 1: matrix units multiply tiles that the kernel has computed, as in attention (KernelWork) */
+	uint32_t chained;
+	int64_t iterations; /* product of the parallel loops */
+	int64_t grain;      /* smallest useful number of iterations for a thread */
 	/* Number of elements that the iterations divide evenly. A launch runs only the iterations that its last argument's part has
 	 * elements for. 0: every launch runs all iterations. */
 	int64_t elements;

@@ -45,13 +45,13 @@ def device_suite(o, folder):
 
 # ---- kernels
 def files_of_kernels(o, folder):
-    """(name, file): of the reference models, of docs/loop-ir.md, and those for tensor cores and conversions: what the prelude has."""
+    """(name, file): of the reference models, of docs/loop-ir.md, and those for tensor cores, conversions and exponentials: what the prelude has."""
     page = (machine.ROOT / "docs/loop-ir.md").read_text()
     blocks = [b for b in re.findall(r"```\n(.*?)```", page, re.S) if "kernel @" in b]
     kernels = dict(re.findall(r"(?=kernel @(\w+))(kernel @.*?\n}\n)", "".join(blocks), re.S))
     (folder / "page.gir").write_text("module @page {\n" + "".join(kernels.values()) + "}\n")
     yield "docs/loop-ir.md", folder / "page.gir"
-    for name in ("tensor_cores", "conversions"):
+    for name in ("tensor_cores", "conversions", "fast"):
         yield name, machine.ROOT / f"tests/codegen/{name}.gir"
     for name in names(o):
         fused, lowered = folder / f"{name}.fused.gir", folder / f"{name}.gir"

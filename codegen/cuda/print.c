@@ -167,6 +167,7 @@ extern const char cuda_prelude[]; /* prelude.cuh */
  * to 16 bits is missing: no instruction does it with one rounding. The instruction for f8e5m2
  * turns infinity into a large number, so the prelude's function keeps infinity itself. */
 #define HAS_F8 "__CUDA_ARCH__ >= 890"
+#define ON_GPU "__CUDA_ARCH__ >= 800"
 static const OwnFunction own_functions[] = {
 	{"load_f16", NULL},
 	{"store_f16", NULL},
@@ -178,6 +179,9 @@ static const OwnFunction own_functions[] = {
 	{"load_f8e4m3", HAS_F8},
 	{"store_f8e4m3", HAS_F8},
 	{"f32_to_f8e4m3_nearest_default", HAS_F8},
+	{"exp_fast_f32", ON_GPU},
+	{"max_f32", ON_GPU},
+	{"min_f32", ON_GPU},
 	{NULL, NULL},
 };
 

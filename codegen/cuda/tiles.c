@@ -7,8 +7,9 @@
  *	tile5[e]	e = ((i * COLUMNS + j) * 2 + h) * 2 + b: fragment (i, j) of the warp, half h of its rows, column b of two
  *	tile10[r]	r = i * 2 + h
  *
- * If the kernel has tiles with one axis, a warp has whole rows; otherwise warps share rows and
- * columns. Products of bf16 and f16 use tensor cores. Products of f32 use them only if tf32 is
+ * If the kernel has tiles with one axis, or tiles of 16 bits that an mma multiplies, a warp has whole
+ * rows; otherwise warps share rows and columns. A tile of 16 bits is the left operand of mma as it lies
+ * in the registers; of other types, it is first stored into team memory. Products of bf16 and f16 use tensor cores. Products of f32 use them only if tf32 is
  * allowed. All other products are added in the order of k, with fma. */
 #include "codegen/cuda/cuda.h"
 #include "codegen/cuda/print.h"
@@ -33,11 +34,14 @@ parts(int64_t n, int of)
 }
 
 static bool
-has_row_values(const Kernel *k)
+has_whole_rows(const Kernel *k)
 {
-	for (int i = 0; i < k->buffers.n; i++)
-		if (k->buffers.at[i].kind == BUFFER_TILE && k->buffers.at[i].type->rank == 1)
+	for (int i = 0; i < k->buffers.n; i++) {
+		const LoopBuffer *b = &k->buffers.at[i];
+		if (b->kind == BUFFER_TILE &&
+		    (b->type->rank == 1 || dtype_info[b->type->dtype].bits == 16))
 			return true;
+	}
 	return false;
 }
 
@@ -63,7 +67,7 @@ layout_of(CPrinter *p, int tile)
 			least = cost;
 			best = now;
 		}
-		if (has_row_values(p->k))
+		if (has_whole_rows(p->k))
 			break;
 	}
 	best.whole = t->dims[0] == (int64_t)best.rows * best.row_warps * FRAGMENT_ROWS &&
@@ -80,7 +84,7 @@ cuda_print_tile(CPrinter *p, int tile)
 	Layout l = layout_of(p, tile);
 
 	c_indent(p);
-	text_printf(p->out, "%s %s[%d];\n", c_compute_names[b->type->dtype], c_name(p, tile),
+	text_printf(p->out, "%s %s[%d];\n", c_storage_names[b->type->dtype], c_name(p, tile),
 	            b->type->rank == 1 ? l.rows * 2 : l.rows * l.columns * FRAGMENT);
 }
 
@@ -292,7 +296,7 @@ stage(CPrinter *p, const LoopWindow *w)
 	Layout l = layout_of(p, w->buffer);
 	const char *barrier = p->n_open ? "__syncwarp();" : "__syncthreads();";
 
-	if (w->place)
+	if (w->place || tile_in_registers(t->dtype))
 		return;
 	line(p, "%s", barrier);
 	open_unrolled(p, "e", l.rows * l.columns * FRAGMENT);
@@ -509,10 +513,27 @@ print_by_registers(CPrinter *p, const Operand *o, bool whole)
 	close_block(p);
 }
 
+/* The left operand is a tile: fragments j and j + 1 of its sums are a fragment of the operand. */
+static void
+print_by_tile(CPrinter *p, const LoopStatement *s, const Layout *l)
+{
+	const char *name = c_name(p, s->windows[0].buffer);
+	int columns = layout_of(p, s->windows[0].buffer).columns;
+
+	open_unrolled(p, "f", l->rows * 4);
+	line(p, "const int e = ((f / 4 * %d + k / 8 + f / 2 %% 2) * 2 + f %% 2) * 2;", columns);
+	line(p, "left[f / 4][f %% 4] = gradc_two(%s[e], %s[e + 1]);", name, name);
+	close_block(p);
+}
+
 /* Loads the operand's fragments into registers of the warp. */
 static void
 print_operand(CPrinter *p, const LoopStatement *s, const Layout *l, const Unit *u, int side)
 {
+	if (side == 0 && !s->windows[0].place) {
+		print_by_tile(p, s, l);
+		return;
+	}
 	Operand o = operand_of(p, s, u, side);
 	const char *fragment = arena_printf(
 		p->arena, side ? "(%s / %d + i * %d)" : "(%s %% %d + i * %d)", l->warp,
@@ -533,6 +554,8 @@ print_operand(CPrinter *p, const LoopStatement *s, const Layout *l, const Unit *
 static void
 print_by_unit(CPrinter *p, const LoopStatement *s, const Layout *l, const Unit *u)
 {
+	if (!s->windows[0].place)
+		line(p, "#pragma unroll"); /* k is part of a register's number */
 	line(p, "for (int k = 0; k < %lld; k += %d) {", (long long)s->extent,
 	     target_matrix(p->target, u->storage)->depth);
 	p->depth++;

@@ -281,6 +281,7 @@ set_work(KernelRecord *r, const Kernel *k)
 	r->bytes = whole(work.bytes);
 	r->instructions = whole(work.instructions);
 	r->matrix_flops = whole(work.matrix_flops);
+	r->chained = work.chained;
 	r->steps = whole(work.steps);
 }
 

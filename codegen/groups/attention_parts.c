@@ -144,13 +144,24 @@ add_result(AttentionGrad *a, Value *result, bool rounds)
 	       result->type->dtype == a->type && s->tile->type->dtype == a->type;
 }
 
-/* The first result's product with the scores' shape; NULL: it is no product. */
-static const Node *
-first_product(const Function *f)
+/* Finds the scores' shape, and the type of sums: from the first result if it is a product of scores; else,
+ * where all results are sums of scores, from the product that makes scores. */
+static bool
+find_shape(const Function *f, AttentionGrad *a)
 {
 	const Value *v = score_behind_moves(score_unrounded(function_result(f, 0)));
 
-	return v->node && v->node->op == OP_dot ? v->node : NULL;
+	if (v->node && v->node->op == OP_dot) {
+		a->shape = node_operand(v->node, 0)->type;
+		a->type = compute_type(v->type->dtype);
+		return true;
+	}
+	const Node *dot = first_dot(f);
+	if (!dot)
+		return false;
+	a->shape = node_result(dot, 0)->type;
+	a->type = v->type->dtype;
+	return true;
 }
 
 /* Are all tiles computed from the products, and these from nothing but parameters? */
@@ -180,12 +191,10 @@ is_closed_grad(const Function *f, const AttentionGrad *a)
 bool
 attention_grad_parts(const Function *f, AttentionGrad *a, bool rounds)
 {
-	const Node *ret = function_return(f), *dot = first_product(f);
+	const Node *ret = function_return(f);
 
-	if (!dot)
+	if (!find_shape(f, a))
 		return false;
-	a->shape = node_operand(dot, 0)->type;
-	a->type = compute_type(node_result(dot, 0)->type->dtype);
 	for (int i = 0; i < ret->n_operands; i++)
 		if (!add_result(a, node_operand(ret, i), rounds))
 			return false;

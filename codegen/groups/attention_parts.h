@@ -36,5 +36,7 @@ typedef struct {
 } AttentionGrad;
 /* rounds: may results be rounded to types of 16 bits? Not if sums lie in results between blocks. */
 bool attention_grad_parts(const Function *f, AttentionGrad *a, bool rounds);
+/* attention_grad_team.c: do teams compute all results of this gradient in one kernel? */
+bool attention_grad_is_one_kernel(const Target *target, const AttentionGrad *a);
 
 #endif

@@ -279,9 +279,14 @@ score_keys_seen(ScoreTiles *t, const ScoreRange *range, int axis, Affine first, 
 void
 score_inside(ScoreTiles *t, const ScoreRange *range, const Index *at)
 {
-	if (range->select)
-		lower_give_element(t->lw, range->select, at,
-		                   lower_element(t->lw, node_operand(range->select, 1), at));
+	LoopBuilder *lb = t->lw->lb;
+
+	if (!range->select)
+		return;
+	lower_give_element(t->lw, range->select, at,
+	                   lower_element(t->lw, node_operand(range->select, 1), at));
+	/* the gradient's select has the same condition */
+	lower_give_element(t->lw, node_operand(range->select, 0)->node, at, lb_int(lb, BOOL, 1));
 }
 
 bool

@@ -113,8 +113,8 @@ typedef struct {
 	LoopValue begin, end; /* s64 */
 } KeysSeen;
 KeysSeen score_keys_seen(ScoreTiles *t, const ScoreRange *range, int axis, Affine first, int64_t n);
-/* For code that goes through no block outside of the range: tells the emitter that the logits at this index need no
- * -inf. */
+/* For code that goes through no block outside of the range: tells the emitter that this score lies inside.
+ * In such a block, the mask itself gives weight 0 to the keys outside of a query's range. */
 void score_inside(ScoreTiles *t, const ScoreRange *range, const Index *at);
 /* Place of the element of a result that t->at tells; w: its number along the width. */
 Affine score_place(ScoreTiles *t, const ScoreResult *r, Affine w);

@@ -4,6 +4,8 @@
 #include "codegen/lower/nest.h"
 #include "codegen/strategy/strategy.h"
 
+enum { MOST_ROUNDED_STEPS = 4 /* nodes between a number of 16 bits and an exp */ };
+
 struct MemoEntry {
 	const Node *node;
 	int rank;
@@ -99,6 +101,49 @@ element_of_reduction(Lower *lw, const Node *n)
 	return lb_narrow(lw->lb, node_result(n, 0)->type->dtype, x);
 }
 
+/* Are all readers of v casts to types of 16 bits or fewer, or has v such a type? */
+static bool
+is_rounded(const Value *v)
+{
+	bool any = false;
+
+	if (dtype_info[v->type->dtype].bits <= 16)
+		return true;
+	for_each_use(v, u) {
+		const Value *y = u->user->n_results ? node_result(u->user, 0) : NULL;
+		if (!y || value_cast_of(y) != v || dtype_info[y->type->dtype].bits > 16)
+			return false;
+		any = true;
+	}
+	return any;
+}
+
+/* Is v computed from numbers of 16 bits or fewer, as logits less their maximum? */
+static bool
+is_from_rounded(const Value *v, int depth)
+{
+	if (dtype_info[v->type->dtype].bits <= 16)
+		return true;
+	if (!v->node || depth == 0 || op_row(v->node)->fuse != FUSE_ELEMENTWISE)
+		return false;
+	for (int i = 0; i < v->node->n_operands; i++)
+		if (node_operand(v->node, i) &&
+		    dtype_is_float(node_operand(v->node, i)->type->dtype) &&
+		    is_from_rounded(node_operand(v->node, i), depth - 1))
+			return true;
+	return false;
+}
+
+/* May the row's exp and tanh be fast (ADR 41)? */
+static bool
+is_fast(const Lower *lw, const Node *n)
+{
+	const Value *y = node_result(n, 0);
+
+	return lw->target->kind == TARGET_TEAMS && dtype_is_float(y->type->dtype) &&
+	       (is_rounded(y) || is_from_rounded(y, MOST_ROUNDED_STEPS));
+}
+
 static LoopValue
 element_by_row(Lower *lw, const Node *n, const Index *at)
 {
@@ -121,7 +166,11 @@ element_by_row(Lower *lw, const Node *n, const Index *at)
 		return lb_narrow(lw->lb, dtype, row->element(lw, n, at));
 	for (int i = 0; i < n->n_operands; i++)
 		x[i] = lower_element(lw, node_operand(n, i), at);
-	return lb_narrow(lw->lb, dtype, row->scalar(lw->lb, n, x));
+	bool before = lw->lb->fast;
+	lw->lb->fast |= is_fast(lw, n);
+	LoopValue made = row->scalar(lw->lb, n, x);
+	lw->lb->fast = before;
+	return lb_narrow(lw->lb, dtype, made);
 }
 
 /* Has v an array for the current row, and is `at` the element at which the loop over the row

@@ -74,13 +74,28 @@ own_numbers(const Rows *r)
 	return n <= r->tiles->own_numbers ? n : 0;
 }
 
+/* The type of v's array. In team memory, numbers of 16 bits stay as they are: with half the memory, two teams
+ * that have 1024 members and rows of 50257 logits fit on a processor. */
+static DType
+array_type(const Value *v, int64_t own)
+{
+	const Value *narrow = value_cast_of(v), *x = v;
+	if (narrow && dtype_info[narrow->type->dtype].bits < dtype_info[v->type->dtype].bits)
+		x = narrow; /* the cast has changed no number */
+	DType type = x->type->dtype;
+	bool as_it_is = own == 0 && dtype_is_float(type) && dtype_info[type].bits == 16 &&
+	                dtype_is_float(v->type->dtype);
+
+	return as_it_is ? type : compute_type(v->type->dtype);
+}
+
 /* Gives v an array for the current row and adds its size to *bytes. own: elements that each
  * member keeps in registers; 0: the array lies in team memory. False: there is no room. */
 static bool
 keep(Rows *r, const Value *v, int64_t own, int64_t *bytes)
 {
 	struct LowerState *st = r->lw->state;
-	DType type = compute_type(v->type->dtype);
+	DType type = array_type(v, own);
 	int64_t width = r->full / r->rows;
 	int64_t rows = r->team_rows && !r->shares_rows ? r->team_rows : 1;
 	int64_t more = own ? dtype_bytes(type, own) : dtype_bytes(type, width) * rows;
@@ -146,8 +161,9 @@ take_over(Rows *r, const Value *v, uint32_t passes)
 	uint32_t *needed = needed_beside(r, v, first);
 	for (int i = 0; i < r->lw->f->params.n; i++) {
 		const Value *x = r->lw->f->params.at[i];
-		if (st->cache[x->id] < 0 || needed[x->id] >> (first + 1) ||
-		    compute_type(x->type->dtype) != compute_type(v->type->dtype))
+		int array = st->cache[x->id];
+		if (array < 0 || needed[x->id] >> (first + 1) ||
+		    r->lw->lb->k->buffers.at[array].type->dtype != array_type(v, 0))
 			continue;
 		st->cache[v->id] = st->cache[x->id];
 		st->taken_from[v->id] = (int)x->id;

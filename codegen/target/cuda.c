@@ -75,6 +75,27 @@ const Tuning team_tuning = {
 	/* 16 bytes of f32 for each of 32 members; 32 lines of f64 are 33 KiB. */
 	.lines.near = 128,
 
+	/* Not measured. Chosen so that NVRTC keeps a member's numbers in 255 registers: for heads of 64
+	 * forward 64 of the output and 64 of scores, in the gradients 32 of each of two or three sums
+	 * and of two tiles of scores. The last blocks are for f32, whose matrices take twice the team
+	 * memory. */
+	.team_attention =
+		{
+			.forward = {{64, 128, 64, 128},
+                                    {128, 128, 32, 256},
+                                    {256, 64, 32, 128},
+                                    {256, 32, 16, 64}},
+			.by_keys = {{64, 64, 64, 128},
+                                    {128, 64, 64, 256},
+                                    {256, 32, 32, 128},
+                                    {256, 16, 16, 64}},
+			.by_queries = {{64, 64, 64, 128},
+                                       {128, 64, 64, 256},
+                                       {256, 32, 32, 128},
+                                       {256, 16, 16, 64}},
+			.most_bytes = 163 << 10,
+		},
+
 	.library.least_flops = 1 << 20,
 	.library.least_size = 8,
 	.library.least_reads = 16,

@@ -178,6 +178,22 @@ typedef struct {
 	int64_t least_keys, most_width;
 } AttentionTiles;
 
+/* Attention on teams: a part's block of scores, and its members, at least as many as its queries. For
+ * heads of at most most_width numbers. The first block is taken whose matrices fit into team memory; an
+ * entry with most_width = 0 ends a list. */
+typedef struct {
+	int most_width, queries, keys, team;
+} TeamScoreBlock;
+enum { MAX_SCORE_BLOCKS = 5 };
+typedef struct {
+	/* forward; gradients of keys and values, whose parts have a block of keys; gradients of
+	 * queries, whose parts have a block of queries. The bits of sums depend on the sizes along
+	 * which a part has several blocks. */
+	TeamScoreBlock forward[MAX_SCORE_BLOCKS], by_keys[MAX_SCORE_BLOCKS],
+		by_queries[MAX_SCORE_BLOCKS];
+	int64_t most_bytes; /* most bytes of a part's blocks of matrices and scores */
+} TeamAttention;
+
 /* The last product and its loss in chunks of rows, on CPUs. The bits of sums depend on them. */
 typedef struct {
 	int64_t rows; /* of a chunk, at most, unless one step along the rows' first axis has more */
@@ -230,6 +246,7 @@ typedef struct {
 	ScatterTiles scatter;
 	LineTiles lines;
 	AttentionTiles attention;
+	TeamAttention team_attention;
 	LossChunks loss;
 	LibraryLimits library;
 	RecomputeLimits recompute;
@@ -318,5 +335,11 @@ enum { SHARED_ALIGNMENT = 128, TEAM_OF_REGISTERS = 32 };
 int64_t kernel_shared_bytes(const Kernel *k);
 int64_t kernel_partials(const Kernel *k, DType type); /* count of partials of a type; 0: none */
 int64_t kernel_staged(const Kernel *k, DType type);
+/* May a tile of this type, as the left operand of mma, stay in registers? */
+static inline bool
+tile_in_registers(DType type)
+{
+	return dtype_info[type].bits == 16;
+}
 
 #endif

@@ -47,7 +47,8 @@ kernel_staged(const Kernel *k, DType type)
 		for (int w = 0; k->body.at[i].kind == LOOP_STATEMENT_MMA && w < 2; w++) {
 			const LoopWindow *window = &k->body.at[i].windows[w];
 			Type t = k->buffers.at[window->buffer].type;
-			if (!window->place && t->dtype == type && t->n > most)
+			if (!window->place && !tile_in_registers(type) && t->dtype == type &&
+			    t->n > most)
 				most = t->n;
 		}
 	return most;

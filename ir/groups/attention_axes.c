@@ -275,6 +275,16 @@ push_label(Attention *a, Labels *l, int label, int64_t size)
 	return label;
 }
 
+/* Has y all axes of samples, heads and queries that x has? */
+static bool
+has_batches(const Attention *a, const Labels *x, const Labels *y)
+{
+	for (int i = 0; i < x->n; i++)
+		if (x->at[i] < a->n - 1 && a->sizes[x->at[i]] != 1 && labels_find(y, x->at[i]) < 0)
+			return false;
+	return true;
+}
+
 /* Labels of v and o, for weights whose axes are `w`. */
 bool
 attention_label_values(AttentionMatch *m, Attention *a, const MergedAxes *w)
@@ -306,6 +316,8 @@ attention_label_values(AttentionMatch *m, Attention *a, const MergedAxes *w)
 	}
 	if (values == 0)
 		return attention_fail(m, "its values have no width");
+	if (!has_batches(a, &a->v, &a->k) || !has_batches(a, &a->k, &a->v))
+		return attention_fail(m, "its keys and values have different axes");
 	/* the axes of the graph's product: batch, free axes of x, free axes of y, in its order */
 	Labels natural[MAX_RANK] = {{0}};
 	int n = 0;

@@ -23,6 +23,20 @@ scaled_by(const Node *n, double *by)
 	return node_operand(n, 0);
 }
 
+/* The same for a factor in mixed precision: cast(cast(x, f32) * by, bf16). The scores, in f32, are multiplied instead, so
+ * one rounding is left out. */
+static Value *
+scaled_in_f32(const Node *n, double *by)
+{
+	Value *product = value_cast_of(node_result(n, 0));
+	Value *wide = product && product->node ? scaled_by(product->node, by) : NULL;
+	Value *x = wide ? value_cast_of(wide) : NULL;
+
+	return x && x->type == node_result(n, 0)->type && dtype_info[x->type->dtype].bits == 16
+	               ? x
+	               : NULL;
+}
+
 Peeled
 attention_peel(Value *v, bool scales)
 {
@@ -31,6 +45,7 @@ attention_peel(Value *v, bool scales)
 	for (double by; p.base->node;) {
 		const Node *n = p.base->node;
 		Value *inner = scales ? scaled_by(n, &by) : NULL;
+		inner = scales && !inner ? scaled_in_f32(n, &by) : inner;
 		if (inner && isfinite(by)) {
 			p.scale *= by;
 			p.base = inner;

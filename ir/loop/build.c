@@ -114,6 +114,8 @@ pure_statement(LoopBuilder *lb, const LoopStatement *key)
 LoopValue
 lb_op(LoopBuilder *lb, LoopOp op, DType type, const LoopValue *x)
 {
+	if (lb->fast && type == F32)
+		op = op == LOOP_exp ? LOOP_exp_fast : op == LOOP_tanh ? LOOP_tanh_fast : op;
 	LoopStatement s = {.kind = LOOP_STATEMENT_OP,
 	                   .op = op,
 	                   .type = type,

@@ -239,6 +239,9 @@ struct LoopBuilder {
 	VEC(DType) types;     /* by scalar */
 	VEC(int) definitions; /* by scalar: number of the statement that computes it */
 	VEC(int) scopes;      /* by scalar: number of the block in which it is visible */
+	/* exp and tanh of f32 become exp_fast and tanh_fast: what is computed from them is rounded to 16
+	 * bits */
+	bool fast;
 };
 /* A builder that appends to k. The builder and all parts of k live in `scratch`. */
 LoopBuilder *loop_builder(Kernel *k, Module *m, Arena *scratch);
@@ -332,6 +335,7 @@ typedef struct {
 	double bytes; /* of arguments, each element counted once for loading and once for storing */
 	double instructions; /* issue slots of scalar code, of all members of all teams */
 	double matrix_flops; /* of MMA statements */
+	bool chained; /* do they multiply tiles that the kernel has computed, as attention's weights? */
 	double steps; /* team loops that a part runs one after the other, and that may wait for memory */
 } KernelWork;
 KernelWork kernel_work(const Kernel *k);

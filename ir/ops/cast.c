@@ -146,16 +146,21 @@ dequantized_as(Builder *b, const Value *v, DType to)
 	return x ? b_retyped(b, n, (Value *[]){x}) : NULL;
 }
 
-/* Drops a cast to the type that x has. A cast with a rule for overflow stays, because it changes infinities. */
+/* Drops a cast to the type that x has, and a cast to more bits and back. A cast with a rule for overflow stays, because
+ * it changes infinities. */
 static Value *
 simplify_cast(Builder *b, Node *n)
 {
 	const CastAttr *a = n->attr;
-	Value *x = node_operand(n, 0);
+	Value *x = node_operand(n, 0), *before = value_cast_of(x);
 	bool keeps = a->overflow == OVERFLOW_DEFAULT || !float_format(a->to);
 
 	if (keeps && x->type == node_result(n, 0)->type)
 		return x;
+	if (keeps && before && before->type == node_result(n, 0)->type && dtype_is_float(a->to) &&
+	    dtype_is_float(x->type->dtype) &&
+	    dtype_info[a->to].bits < dtype_info[x->type->dtype].bits)
+		return before;
 	bool is_plain = value_cast_of(node_result(n, 0)) && a->round == ROUND_NEAREST;
 	return is_plain && dtype_is_float(a->to) ? dequantized_as(b, x, a->to) : NULL;
 }

@@ -418,9 +418,27 @@ meeting_axis(const Value *x, const Value *y)
 	return axis;
 }
 
+/* The value of which v is a copy in a type with more bits, as all of mixed precision's operands are; or NULL. */
+static Value *
+widened(const Value *v)
+{
+	Value *x = value_cast_of(v);
+
+	return x && dtype_is_float(x->type->dtype) && dtype_is_float(v->type->dtype) &&
+	                       dtype_info[x->type->dtype].bits < dtype_info[v->type->dtype].bits
+	               ? x
+	               : NULL;
+}
+
 Value *
 join_pads(Builder *b, Value *x, Value *y)
 {
+	Value *narrow_x = widened(x), *narrow_y = widened(y);
+
+	if (narrow_x && narrow_y && narrow_x->type == narrow_y->type) {
+		Value *joined = join_pads(b, narrow_x, narrow_y);
+		return joined ? b_cast(b, joined, x->type->dtype) : NULL;
+	}
 	if (!is_zero_pad(x) || !is_zero_pad(y))
 		return NULL;
 	int axis = meeting_axis(x, y);

@@ -181,36 +181,53 @@ lb_square(LoopBuilder *lb, LoopValue x, double c, double d)
 	                 lb_binary(lb, LOOP_mul, lb_number(lb, t, d), x2));
 }
 
-/* Returns t, and *half = x/2. */
-static LoopValue
-lb_gelu_tanh(LoopBuilder *lb, LoopValue x, LoopValue *half)
-{
-	LoopValue u = lb_binary(lb, LOOP_mul, x, lb_square(lb, x, GELU_A, GELU_A * GELU_B));
+/* GELU's t = tanh u as the numbers that the result needs. */
+typedef struct {
+	LoopValue half; /* x/2 */
+	LoopValue more; /* 1 + t */
+	LoopValue bell; /* 1 - t^2 */
+} GeluParts;
 
-	*half = lb_binary(lb, LOOP_mul, lb_number(lb, lb_type(lb, x), 0.5), x);
-	return lb_unary(lb, LOOP_tanh, u);
+/* Where exp is fast, 1 + t = 2 sigmoid(2u), without the tanh's polynomial near 0. */
+static GeluParts
+lb_gelu(LoopBuilder *lb, LoopValue x)
+{
+	DType type = lb_type(lb, x);
+	LoopValue u = lb_binary(lb, LOOP_mul, x, lb_square(lb, x, GELU_A, GELU_A * GELU_B));
+	LoopValue one = lb_number(lb, type, 1);
+	GeluParts p = {.half = lb_binary(lb, LOOP_mul, lb_number(lb, type, 0.5), x)};
+
+	if (lb->fast && type == F32) {
+		LoopValue two = lb_number(lb, type, 2);
+		LoopValue e = lb_binary(lb, LOOP_mul, lb_number(lb, type, -2), u);
+		e = lb_binary(lb, LOOP_add, one, lb_unary(lb, LOOP_exp, e));
+		p.more = lb_binary(lb, LOOP_div, two, e);
+		p.bell = lb_binary(lb, LOOP_mul, p.more, lb_binary(lb, LOOP_sub, two, p.more));
+		return p;
+	}
+	LoopValue t = lb_unary(lb, LOOP_tanh, u);
+	p.more = lb_binary(lb, LOOP_add, one, t);
+	p.bell = lb_binary(lb, LOOP_sub, one, lb_binary(lb, LOOP_mul, t, t));
+	return p;
 }
 
 static LoopValue
 scalar_gelu(LoopBuilder *lb, const Node *n, const LoopValue *x)
 {
-	LoopValue half, t = lb_gelu_tanh(lb, x[0], &half);
+	GeluParts p = lb_gelu(lb, x[0]);
 
 	(void)n;
-	return lb_binary(lb, LOOP_mul, half,
-	                 lb_binary(lb, LOOP_add, lb_number(lb, lb_type(lb, t), 1), t));
+	return lb_binary(lb, LOOP_mul, p.half, p.more);
 }
 
 static LoopValue
 scalar_gelu_grad(LoopBuilder *lb, const Node *n, const LoopValue *x)
 {
 	DType type = lb_type(lb, x[1]);
-	LoopValue half, t = lb_gelu_tanh(lb, x[1], &half), one = lb_number(lb, type, 1);
-	LoopValue s = lb_binary(lb, LOOP_sub, one, lb_binary(lb, LOOP_mul, t, t));
+	GeluParts p = lb_gelu(lb, x[1]);
 	LoopValue bend = lb_square(lb, x[1], GELU_A, 3 * GELU_A * GELU_B);
-	LoopValue whole = lb_binary(lb, LOOP_mul, lb_number(lb, type, 0.5),
-	                            lb_binary(lb, LOOP_add, one, t));
-	LoopValue rest = lb_binary(lb, LOOP_mul, lb_binary(lb, LOOP_mul, half, s), bend);
+	LoopValue whole = lb_binary(lb, LOOP_mul, lb_number(lb, type, 0.5), p.more);
+	LoopValue rest = lb_binary(lb, LOOP_mul, lb_binary(lb, LOOP_mul, p.half, p.bell), bend);
 
 	(void)n;
 	return lb_binary(lb, LOOP_mul, x[0], lb_binary(lb, LOOP_add, whole, rest));

@@ -144,6 +144,7 @@ static const FunctionRow rows[] = {
 	TWO(rem, F64, build_rem_f64), TWO(rem, F32, build_rem_f32),
 	ALL_INTEGERS(TWO, pow, build_pow_integer), ALL_INTEGERS(TWO, rem, build_rem),
 	ALL_INTEGERS(TWO, div, build_div), ALL_INTEGERS(ONE, abs, build_abs),
+	ONE(exp_fast, F32, build_exp), ONE(tanh_fast, F32, build_tanh_f32),
 	ALL_FLOATS(TWO, max, build_max), ALL_INTEGERS(TWO, max, build_max),
 	ALL_FLOATS(TWO, min, build_max), ALL_INTEGERS(TWO, min, build_max),
 	TRUTH(is_nan, F64), TRUTH(is_nan, F32), TRUTH(is_finite, F64), TRUTH(is_finite, F32),

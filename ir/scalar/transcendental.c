@@ -200,11 +200,12 @@ build_tanh_f64(B *b, const FunctionRow *row, const V *x)
 V
 build_tanh_f32(B *b, const FunctionRow *row, const V *x)
 {
+	LoopOp exp = row->op == LOOP_tanh_fast ? LOOP_exp_fast : LOOP_exp;
 	static const double near[] = {-0x1.9bba6ap-8, 0x1.595686p-6, -0x1.b92bbap-5, 0x1.110d3cp-3,
 	                              -0x1.55554cp-2};
 	V a = absolute(b, x[0]), z = mul(b, a, a), one = number(b, a, 1), two = number(b, a, 2);
 	V small = fma3(b, mul(b, a, z), horner(b, z, near, COUNT(near)), a);
-	V e = lb_unary(b, LOOP_exp, mul(b, two, a));
+	V e = lb_unary(b, exp, mul(b, two, a));
 	V large = sub(b, one, divide(b, two, add(b, e, one)));
 
 	return copysign_of(b, select(b, lt(b, a, number(b, a, 0.55)), small, large), x[0]);

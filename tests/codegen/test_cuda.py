@@ -5,6 +5,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ import unpack
 from team_shapes import module_of, shapes
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests/groups"))
+import test_blocks  # noqa: E402
 SANITIZED = os.environ.get("GRADC_SANITIZED")
 SHORT = 16  # rows and tokens: more show nothing new
 
@@ -64,6 +67,11 @@ def test_conversions(compare):
     same(compare(ROOT / "tests/codegen/conversions.gir"), 7)
 
 
+def test_fast(compare):
+    """On a CPU exp_fast and tanh_fast have the bits of exp and tanh."""
+    same(compare(ROOT / "tests/codegen/fast.gir"), 2)
+
+
 def lower(run, models, folder, name, *dims, target="cuda-sm_90"):
     """The kernels of a model's training programs, lowered for teams of threads, or for another target."""
     loss = json.loads((models / name / "reference.json").read_text())["loss"]
@@ -100,6 +108,25 @@ def test_loops_of_attention_on_cpus(run, compare, models, tmp_path, name, dims):
     kernels = re.findall(r"^  kernel @attention.*?^  }\n", text, re.M | re.S)
     (tmp_path / "attention.gir").write_text("module @attention {\n" + "".join(kernels) + "}\n")
     same(compare(tmp_path / "attention.gir"), 2)
+
+
+ATTENTION = [(130, 197, "causal", 64, 64), (67, 67, "window", 40, 8), (64, 128, "none", 128, 128), (3, 70, "bias", 13, 11), (70, 100, "causal", 256, 200)]
+
+
+@pytest.mark.parametrize("precision", ["f32"] if SANITIZED else ["f32", "bf16", "f16"])
+@pytest.mark.parametrize("queries, keys, mask, width, values", ATTENTION[:2] if SANITIZED else ATTENTION)
+def test_attention_of_teams(run, compare, tmp_path, monkeypatch, queries, keys, mask, width, values, precision):
+    """Blocks of queries and keys, with and without edges, in tiles of all types; the interpreter looks for races, too. The gradient of
+    a bias is a kernel of its own."""
+    monkeypatch.setattr(test_blocks, "WIDTH", width)
+    monkeypatch.setattr(test_blocks, "VALUES", values)
+    test_blocks.write(tmp_path / "model.onnx", queries, keys, mask)
+    run("dump", "model.onnx", "--loss=mse", "--optimizer=sgd", "--stage=lowered", f"--precision={precision}",
+        "--pass-option=multiversion.targets=cuda-sm_90", "-o", "lowered.gir")
+    kernels = re.findall(r"^  kernel @attention.*?^  }\n", (tmp_path / "lowered.gir").read_text(), re.M | re.S)
+    (tmp_path / "attention.gir").write_text("module @attention {\n" + "".join(kernels) + "}\n")
+    assert len(kernels) == (4 if mask == "bias" else 3) and all(" mma " in k for k in kernels)
+    same(compare(tmp_path / "attention.gir"), len(kernels))
 
 
 def test_shapes(run, compare, tmp_path):

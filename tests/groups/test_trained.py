@@ -54,20 +54,25 @@ def write(path, name):
     np.save(path.parent / "labels.npy", rng.standard_normal((b, h, q, WIDTH)).astype(np.float32))
 
 
+def compare(run, folder, engine, names):
+    """Gradients of folder/model.onnx with groups and without."""
+    found = []
+    for where, options in (("with", []), ("without", ["--disable=recognize"])):
+        run("grad", "model.onnx", "--loss=mse", "--input=x=x.npy", "--input=labels=labels.npy", "--precision=f64", f"--engine={engine}",
+            f"--output-dir={where}", "--train=*", *options)
+        files = json.loads((folder / where / "names.json").read_text())
+        found.append({n: np.load(folder / where / entry["file"]) for n, entry in files.items()})
+    assert names <= set(found[0]) == set(found[1])
+    for n in found[0]:
+        a, b = found[0][n].astype(float), found[1][n].astype(float)
+        assert np.abs(a - b).max() <= tolerances.limit("groups f64") * max(np.abs(b).max(), 1e-3), n
+
+
 @pytest.mark.parametrize("engine", ["interp", "compiled"])
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_of_trained_values(run, tmp_path, name, engine):
     write(tmp_path / "model.onnx", name)
-    found = []
-    for folder, options in (("with", []), ("without", ["--disable=recognize"])):
-        run("grad", "model.onnx", "--loss=mse", "--input=x=x.npy", "--input=labels=labels.npy", "--precision=f64", f"--engine={engine}",
-            f"--output-dir={folder}", "--train=*", *options)
-        files = json.loads((tmp_path / folder / "names.json").read_text())
-        found.append({n: np.load(tmp_path / folder / entry["file"]) for n, entry in files.items()})
-    assert {"q", "kt", "v", *CASES[name][2]} <= set(found[0]) == set(found[1])
-    for n in found[0]:
-        a, b = found[0][n].astype(float), found[1][n].astype(float)
-        assert np.abs(a - b).max() <= tolerances.limit("groups f64") * max(np.abs(b).max(), 1e-3), n
+    compare(run, tmp_path, engine, {"q", "kt", "v", *CASES[name][2]})
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -76,3 +81,30 @@ def test_gradients_are_kernels(run, tmp_path, name):
     text = run("dump", "model.onnx", "--loss=mse", "--optimizer=sgd", "--train=*", "--stage=memory").stdout
     assert "kernel @attention_" in text and ("kernel @attention_grad" in text) == (name not in NOT_TAKEN)
     assert len(text) < 300_000
+
+
+SHARED = {"keys_of_all": ((WIDTH, K), (B, H, K, WIDTH)), "values_of_all": ((B, H, WIDTH, K), (K, WIDTH)), "both_of_all": ((WIDTH, K), (K, WIDTH)),
+          "values_of_a_head": ((B, H, WIDTH, K), (H, K, WIDTH)), "keys_of_a_head": ((H, WIDTH, K), (B, H, K, WIDTH)),
+          "values_of_a_query": ((B, H, WIDTH, K), (B, H, Q, K, WIDTH))}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_keys_and_values_with_other_axes(run, tmp_path, name):
+    """k or v without the axis of samples or heads; v with the axis of queries, as where each query has values of its own."""
+    rng = np.random.default_rng(3)
+    of_k, of_v = SHARED[name]
+    tensors = {"q": rng.standard_normal((B, H, Q, WIDTH)), "kt": rng.standard_normal(of_k), "v": rng.standard_normal(of_v)}
+    nodes = [("MatMul", "q kt", "s"), ("Softmax", "s", "w"), ("MatMul", "w v", "o"), ("Mul", "o x", "y")]
+    if len(of_v) == 5:
+        nodes[2:] = [("Reshape", "w row", "r"), ("MatMul", "r v", "p"), ("Reshape", "p whole", "o"), ("Mul", "o x", "y")]
+    shapes = {"row": (B, H, Q, 1, K), "whole": (B, H, Q, WIDTH)}
+    used = {i for _, inputs, _ in nodes for i in inputs.split()}
+    graph = helper.make_graph([helper.make_node(op, i.split(), [o], **({"axis": -1} if op == "Softmax" else {})) for op, i, o in nodes], "g",
+                              [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, 1, 1])],
+                              [helper.make_tensor_value_info("y", TensorProto.FLOAT, [B, H, Q, WIDTH])],
+                              [numpy_helper.from_array(t.astype(np.float32), n) for n, t in tensors.items()]
+                              + [numpy_helper.from_array(np.array(t, np.int64), n) for n, t in shapes.items() if n in used])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "model.onnx")
+    np.save(tmp_path / "x.npy", np.ones((1, 1, 1, 1), np.float32))
+    np.save(tmp_path / "labels.npy", rng.standard_normal((B, H, Q, WIDTH)).astype(np.float32))
+    compare(run, tmp_path, "compiled", {"q", "kt", "v"})
