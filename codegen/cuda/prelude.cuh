@@ -181,8 +181,8 @@ gradc_store_bf16(float x)
 	asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(0.0f), "f"(x));
 	return two;
 }
-/* 2^(x log2 e). The relative error is at most 2^-22 (PTX ISA, ex2.approx.ftz.f32), and for negative x that of the
- * product, |x| 2^-24. */
+/* 2^(x log2 e). The relative error is at most 2^-22 (PTX ISA, ex2.approx.ftz.f32) and that of the product,
+ * |x| 2^-24. */
 static __device__ __forceinline__ float
 gradc_exp_fast_f32(float x)
 {
@@ -191,18 +191,6 @@ gradc_exp_fast_f32(float x)
 	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * 0x1.715476p+0f));
 	return power;
 }
-/* NaN, if a number is NaN. */
-#define GRADC_MOST(NAME) \
-	static __device__ __forceinline__ float \
-	gradc_##NAME##_f32(float x, float y) \
-	{ \
-		float most; \
-\
-		asm(#NAME ".NaN.f32 %0, %1, %2;" : "=f"(most) : "f"(x), "f"(y)); \
-		return most; \
-	}
-GRADC_MOST(max)
-GRADC_MOST(min)
 #if __CUDA_ARCH__ >= 890
 static __device__ __forceinline__ float
 gradc_load_f8e4m3(uint32_t x)

@@ -40,7 +40,7 @@ declares_inner_tile(const Kernel *k)
 }
 
 static const char *
-tile_refusal(const Kernel *k)
+tile_refusal(const Kernel *k, const Target *target)
 {
 	int inner = k->n_team == 2 ? k->team[1] : cuda_threads(k);
 
@@ -49,6 +49,14 @@ tile_refusal(const Kernel *k)
 	if (k->n_team == 0 || cuda_threads(k) % WARP ||
 	    (k->n_team == 2 && inner != WARP && declares_inner_tile(k)))
 		return "a tile is spread over whole warps of 32 members";
+	for (int i = 0; i < k->buffers.n; i++)
+		if (k->buffers.at[i].kind == BUFFER_TILE && k->buffers.at[i].type->rank == 1 &&
+		    tile_in_registers(k->buffers.at[i].type->dtype))
+			return "a tile of rows has no 16 bits";
+	for (int i = 0; i < k->body.n; i++)
+		if (k->body.at[i].kind == LOOP_STATEMENT_MMA &&
+		    !cuda_multiplies_tiles(k, target, &k->body.at[i]))
+			return "a tile of 16 bits is the first operand of a matrix unit only";
 	for (int i = 0; i < k->body.n; i++)
 		for (int a = 0; a < k->body.at[i].n_accumulators; a++)
 			if (k->body.at[i].accumulators[a].level == ACC_ROW &&
@@ -64,7 +72,7 @@ cuda_refusal(const Kernel *k, const Target *target)
 		return "a team inside of a team is more than a warp of 32 members";
 	if (k->n_team && kernel_shared_bytes(k) > target->shared_bytes)
 		return "its arrays are more than the shared memory that a block of the target may have";
-	return tile_refusal(k);
+	return tile_refusal(k, target);
 }
 
 /* ---- the kernel's first lines, which compute the number of its part */
@@ -180,8 +188,6 @@ static const OwnFunction own_functions[] = {
 	{"store_f8e4m3", HAS_F8},
 	{"f32_to_f8e4m3_nearest_default", HAS_F8},
 	{"exp_fast_f32", ON_GPU},
-	{"max_f32", ON_GPU},
-	{"min_f32", ON_GPU},
 	{NULL, NULL},
 };
 

@@ -28,6 +28,8 @@ void cuda_print_vector(CPrinter *p, const LoopStatement *s, int at);
 void cuda_print_load(CPrinter *p, const LoopStatement *s, int at);
 
 /* ---- tiles.c: tiles in the registers of warps */
+/* May the mma's operands be tiles, or are they none? A tile of 16 bits must be the left operand of a matrix unit. */
+bool cuda_multiplies_tiles(const Kernel *k, const Target *target, const LoopStatement *s);
 void cuda_print_tile(CPrinter *p, int tile);                /* declares the tile */
 const char *cuda_tile_element(const CPrinter *p, int tile); /* number of the current element */
 void cuda_print_each(CPrinter *p, const LoopStatement *s, int at);

@@ -423,20 +423,32 @@ static const Unit units[] = {
 
 /* The tensor-core unit that can run the statement; NULL: the target has no such unit. */
 static const Unit *
-unit_of(const CPrinter *p, const LoopStatement *s)
+unit_of(const Kernel *k, const Target *target, const LoopStatement *s)
 {
-	DType left = p->k->buffers.at[s->windows[0].buffer].type->dtype;
-	DType right = p->k->buffers.at[s->windows[1].buffer].type->dtype;
-	const MatrixShape *m = target_matrix(p->target, left);
+	DType left = k->buffers.at[s->windows[0].buffer].type->dtype;
+	DType right = k->buffers.at[s->windows[1].buffer].type->dtype;
+	const MatrixShape *m = target_matrix(target, left);
 
 	if (!m || m->rows != FRAGMENT_ROWS || m->columns != FRAGMENT_COLUMNS || left != right ||
-	    p->k->buffers.at[s->buffer].type->dtype != F32 || s->extent % m->depth ||
+	    k->buffers.at[s->buffer].type->dtype != F32 || s->extent % m->depth ||
 	    (left == F32 && !s->tf32))
 		return NULL;
 	for (int i = 0; i < COUNT(units); i++)
 		if (units[i].storage == left)
 			return &units[i];
 	return NULL;
+}
+
+bool
+cuda_multiplies_tiles(const Kernel *k, const Target *target, const LoopStatement *s)
+{
+	for (int side = 0; side < 2; side++) {
+		const LoopBuffer *b = &k->buffers.at[s->windows[side].buffer];
+		if (!s->windows[side].place && tile_in_registers(b->type->dtype) &&
+		    (side || !unit_of(k, target, s)))
+			return false;
+	}
+	return true;
 }
 
 /* One operand of an mma. Its fragments are rows of the left operand, or columns of the right operand. */
@@ -573,7 +585,7 @@ void
 cuda_print_mma(CPrinter *p, const LoopStatement *s, int at)
 {
 	Layout l = layout_of(p, s->buffer);
-	const Unit *u = unit_of(p, s);
+	const Unit *u = unit_of(p->k, p->target, s);
 
 	(void)at;
 	line(p, "{");

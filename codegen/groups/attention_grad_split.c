@@ -55,22 +55,26 @@ is_ordered(const Function *f, const AttentionGrad *a)
 	return true;
 }
 
-/* The type to which all readers of v cast it, if v is rounded by this; else v's type. */
+/* Is y v, rounded to the nearest number of a smaller float? */
+static bool
+rounds(const Value *y, const Value *v)
+{
+	return value_cast_of(y) == v && ((const CastAttr *)y->node->attr)->round == ROUND_NEAREST &&
+	       dtype_is_float(y->type->dtype) &&
+	       dtype_info[y->type->dtype].bits < dtype_info[v->type->dtype].bits;
+}
+
+/* The type to which all readers of v round it; else v's type. */
 static DType
 rounded_to(const Value *v)
 {
 	DType to = v->type->dtype;
-	bool any = false;
 
 	for_each_use(v, u) {
-		if (u->user->op != OP_cast || u->user->n_operands != 1)
+		const Value *y = u->user->n_results ? node_result(u->user, 0) : NULL;
+		if (!y || !rounds(y, v) || (to != v->type->dtype && y->type->dtype != to))
 			return v->type->dtype;
-		DType d = node_result(u->user, 0)->type->dtype;
-		if (!dtype_is_float(d) || dtype_info[d].bits >= dtype_info[v->type->dtype].bits ||
-		    (any && d != to))
-			return v->type->dtype;
-		to = d;
-		any = true;
+		to = y->type->dtype;
 	}
 	return to;
 }

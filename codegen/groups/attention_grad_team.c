@@ -14,21 +14,19 @@
 #include "codegen/groups/team_scores.h"
 #include "ir/groups/groups.h"
 
-extern const GroupStrategy group_strategy_attention_grad_team, group_strategy_attention_grad_parts;
+extern const GroupStrategy group_strategy_attention_grad_team;
 
 /* A part while its loops are emitted. */
 typedef struct {
 	const AttentionGrad *a;
 	TeamScores t;
-	bool by_keys; /* has the part a block of keys? */
-	int outer,
-		inner; /* axes of the scores: of the part's block, and of the blocks it goes through */
-	Affine first; /* the part's first row along `outer` */
+	bool by_keys; /* has the part a block of keys, and goes it through blocks of queries? */
+	Affine first; /* of sums of tiles: the first key */
 	int n_panels;
 	TeamPanel panels[MOST_MATRICES];
 	int tiles[MOST_PRODUCTS]; /* by product */
 	int made[MOST_PRODUCTS];  /* by tile that is consumed, of the type of the matrices */
-	int sums[MOST_PRODUCTS];  /* by consumer */
+	int sums[MOST_PRODUCTS];  /* by consumer, or by sum of tiles */
 } Part;
 
 /* ---- which bodies */
@@ -395,7 +393,7 @@ emit_part(Lower *lw)
 	attention_grad_parts(lw->f, &a, true);
 	plan(lw->target, &a, &p);
 	p.t.s.lw = lw;
-	lb->fast = tile_in_registers(p.t.stored); /* what products consume is rounded */
+	lb->fast = tile_in_registers(p.t.stored); /* operands of products are rounded */
 	for (int i = 0; i < p.n_panels; i++)
 		p.panels[i] = team_panel(&p.t, p.panels[i].m);
 	lb_team(lb, 1, &p.t.block.team);

@@ -14,7 +14,6 @@ typedef struct {
 	const Attention *a;
 	TeamScores t;
 	TeamPanel q, k, v;
-	Affine first; /* the first query */
 	int scores, weights /* the latter in team memory */, o;
 	/* of rows: the largest logit, the one to subtract, the largest logit of the tile, the sum, the
 	 * tile's sum, the scale of what was summed before */

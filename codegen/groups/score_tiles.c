@@ -285,7 +285,8 @@ score_inside(ScoreTiles *t, const ScoreRange *range, const Index *at)
 		return;
 	lower_give_element(t->lw, range->select, at,
 	                   lower_element(t->lw, node_operand(range->select, 1), at));
-	/* the gradient's select has the same condition */
+	/* The gradient's select has the same condition. The key's weight is exactly 0, so its score's gradient
+	 * is, too, unless the gradient of o is not finite. */
 	lower_give_element(t->lw, node_operand(range->select, 0)->node, at, lb_int(lb, BOOL, 1));
 }
 

@@ -365,4 +365,5 @@ team_blocks_close(TeamScores *t, TeamBlocks *b)
 {
 	(void)b;
 	team_close(t->s.lw->lb, 2);
+	lb_wait(t->s.lw->lb, 0); /* for the part's own copies, if it went through no block */
 }

@@ -4,7 +4,7 @@
 #include "codegen/lower/nest.h"
 #include "codegen/strategy/strategy.h"
 
-enum { MOST_ROUNDED_STEPS = 4 /* nodes between a number of 16 bits and an exp */ };
+enum { MOST_ROUNDED_STEPS = 6 /* nodes from a number of 16 bits to an exp, with the exp */ };
 
 struct MemoEntry {
 	const Node *node;
@@ -101,37 +101,49 @@ element_of_reduction(Lower *lw, const Node *n)
 	return lb_narrow(lw->lb, node_result(n, 0)->type->dtype, x);
 }
 
-/* Are all readers of v casts to types of 16 bits or fewer, or has v such a type? */
+static bool
+is_small_float(DType d)
+{
+	return dtype_is_float(d) && dtype_info[d].bits <= 16;
+}
+
+/* Are all readers of v casts to floats of 16 bits or fewer, or has v such a type? */
 static bool
 is_rounded(const Value *v)
 {
 	bool any = false;
 
-	if (dtype_info[v->type->dtype].bits <= 16)
+	if (is_small_float(v->type->dtype))
 		return true;
 	for_each_use(v, u) {
 		const Value *y = u->user->n_results ? node_result(u->user, 0) : NULL;
-		if (!y || value_cast_of(y) != v || dtype_info[y->type->dtype].bits > 16)
+		if (!y || value_cast_of(y) != v || !is_small_float(y->type->dtype))
 			return false;
 		any = true;
 	}
 	return any;
 }
 
-/* Is v computed from numbers of 16 bits or fewer, as logits less their maximum? */
+/* Is v computed from floats of 16 bits or fewer alone, and from constants, as logits less their maximum? */
 static bool
 is_from_rounded(const Value *v, int depth)
 {
-	if (dtype_info[v->type->dtype].bits <= 16)
+	const Node *n = v->node;
+	double splat;
+
+	if (is_small_float(v->type->dtype) || value_splat(v, &splat))
 		return true;
-	if (!v->node || depth == 0 || op_row(v->node)->fuse != FUSE_ELEMENTWISE)
+	const ReduceAttr *reduce = n && op_row(n)->fuse == FUSE_REDUCE ? n->attr : NULL;
+	if (!n || depth == 0 ||
+	    !(op_row(n)->fuse == FUSE_ELEMENTWISE || op_row(n)->fuse == FUSE_VIEW ||
+	      (reduce && (reduce->kind == REDUCE_MAX || reduce->kind == REDUCE_MIN))))
 		return false;
-	for (int i = 0; i < v->node->n_operands; i++)
-		if (node_operand(v->node, i) &&
-		    dtype_is_float(node_operand(v->node, i)->type->dtype) &&
-		    is_from_rounded(node_operand(v->node, i), depth - 1))
-			return true;
-	return false;
+	for (int i = 0; i < n->n_operands; i++) {
+		const Value *x = node_operand(n, i);
+		if (x && dtype_is_float(x->type->dtype) && !is_from_rounded(x, depth - 1))
+			return false;
+	}
+	return true;
 }
 
 /* May the row's exp and tanh be fast (ADR 41)? */

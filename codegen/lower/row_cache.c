@@ -80,11 +80,11 @@ static DType
 array_type(const Value *v, int64_t own)
 {
 	const Value *narrow = value_cast_of(v), *x = v;
-	if (narrow && dtype_info[narrow->type->dtype].bits < dtype_info[v->type->dtype].bits)
-		x = narrow; /* the cast has changed no number */
+	if (narrow && v->type->dtype == F32)
+		x = narrow; /* the cast has changed no number of 16 bits */
 	DType type = x->type->dtype;
 	bool as_it_is = own == 0 && dtype_is_float(type) && dtype_info[type].bits == 16 &&
-	                dtype_is_float(v->type->dtype);
+	                compute_type(type) == compute_type(v->type->dtype);
 
 	return as_it_is ? type : compute_type(v->type->dtype);
 }

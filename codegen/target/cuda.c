@@ -77,8 +77,8 @@ const Tuning team_tuning = {
 
 	/* Not measured. Chosen so that NVRTC keeps a member's numbers in 255 registers: for heads of 64
 	 * forward 64 of the output and 64 of scores, in the gradients 32 of each of two or three sums
-	 * and of two tiles of scores. The last blocks are for f32, whose matrices take twice the team
-	 * memory. */
+	 * and of two tiles of scores. A warp has 16 rows or more, because it has whole rows. The last
+	 * blocks are for f32, whose matrices take twice the team memory. */
 	.team_attention =
 		{
 			.forward = {{64, 128, 64, 128},
@@ -86,12 +86,12 @@ const Tuning team_tuning = {
                                     {256, 64, 32, 128},
                                     {256, 32, 16, 64}},
 			.by_keys = {{64, 64, 64, 128},
-                                    {128, 64, 64, 256},
-                                    {256, 32, 32, 128},
+                                    {128, 32, 64, 128},
+                                    {256, 32, 32, 64},
                                     {256, 16, 16, 64}},
 			.by_queries = {{64, 64, 64, 128},
-                                       {128, 64, 64, 256},
-                                       {256, 32, 32, 128},
+                                       {128, 64, 64, 128},
+                                       {256, 32, 32, 64},
                                        {256, 16, 16, 64}},
 			.most_bytes = 163 << 10,
 		},

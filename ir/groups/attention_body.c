@@ -23,8 +23,8 @@ scaled_by(const Node *n, double *by)
 	return node_operand(n, 0);
 }
 
-/* The same for a factor in mixed precision: cast(cast(x, f32) * by, bf16). The scores, in f32, are multiplied instead, so
- * one rounding is left out. */
+/* The same for a factor in mixed precision: cast(cast(x, f32) * by, bf16). The scores are multiplied instead, so one
+ * rounding is left out. Not f16: q k could be too large without the factor. */
 static Value *
 scaled_in_f32(const Node *n, double *by)
 {
@@ -32,9 +32,7 @@ scaled_in_f32(const Node *n, double *by)
 	Value *wide = product && product->node ? scaled_by(product->node, by) : NULL;
 	Value *x = wide ? value_cast_of(wide) : NULL;
 
-	return x && x->type == node_result(n, 0)->type && dtype_info[x->type->dtype].bits == 16
-	               ? x
-	               : NULL;
+	return x && x->type == node_result(n, 0)->type && x->type->dtype == BF16 ? x : NULL;
 }
 
 Peeled

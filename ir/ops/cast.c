@@ -146,8 +146,8 @@ dequantized_as(Builder *b, const Value *v, DType to)
 	return x ? b_retyped(b, n, (Value *[]){x}) : NULL;
 }
 
-/* Drops a cast to the type that x has, and a cast to more bits and back. A cast with a rule for overflow stays, because
- * it changes infinities. */
+/* Drops a cast to the type that x has, and a cast of a float to f32 or f64, which have all numbers of smaller floats, and
+ * back. A cast with a rule for overflow stays, because it changes infinities. */
 static Value *
 simplify_cast(Builder *b, Node *n)
 {
@@ -158,7 +158,7 @@ simplify_cast(Builder *b, Node *n)
 	if (keeps && x->type == node_result(n, 0)->type)
 		return x;
 	if (keeps && before && before->type == node_result(n, 0)->type && dtype_is_float(a->to) &&
-	    dtype_is_float(x->type->dtype) &&
+	    (x->type->dtype == F32 || x->type->dtype == F64) &&
 	    dtype_info[a->to].bits < dtype_info[x->type->dtype].bits)
 		return before;
 	bool is_plain = value_cast_of(node_result(n, 0)) && a->round == ROUND_NEAREST;

@@ -418,14 +418,14 @@ meeting_axis(const Value *x, const Value *y)
 	return axis;
 }
 
-/* The value of which v is a copy in a type with more bits, as all of mixed precision's operands are; or NULL. */
+/* The smaller float of which v is a copy in f32, as all of mixed precision's operands are; or NULL. */
 static Value *
 widened(const Value *v)
 {
 	Value *x = value_cast_of(v);
 
-	return x && dtype_is_float(x->type->dtype) && dtype_is_float(v->type->dtype) &&
-	                       dtype_info[x->type->dtype].bits < dtype_info[v->type->dtype].bits
+	return x && v->type->dtype == F32 && dtype_is_float(x->type->dtype) &&
+	                       dtype_info[x->type->dtype].bits < dtype_info[F32].bits
 	               ? x
 	               : NULL;
 }

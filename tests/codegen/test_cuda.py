@@ -110,7 +110,8 @@ def test_loops_of_attention_on_cpus(run, compare, models, tmp_path, name, dims):
     same(compare(tmp_path / "attention.gir"), 2)
 
 
-ATTENTION = [(130, 197, "causal", 64, 64), (67, 67, "window", 40, 8), (64, 128, "none", 128, 128), (3, 70, "bias", 13, 11), (70, 100, "causal", 256, 200)]
+ATTENTION = [(130, 197, "causal", 64, 64), (67, 67, "window", 40, 8), (64, 128, "none", 128, 128), (3, 70, "bias", 13, 11), (70, 100, "causal", 256, 200),
+             (20, 260, "padding", 64, 64)]
 
 
 @pytest.mark.parametrize("precision", ["f32"] if SANITIZED else ["f32", "bf16", "f16"])

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 HEADS, WIDTH, VALUES = 2, 13, 11
 SIZES = [(67, 67), (130, 197), (197, 64), (3, 301)]
-MASKS = ["none", "causal", "window", "bias", "places", "places_of_scores", "scales"]
+MASKS = ["none", "causal", "window", "padding", "bias", "places", "places_of_scores", "scales"]
 TRAINED = {"bias": {"bias"}, "places": {"rows", "columns"}, "places_of_scores": {"rows", "columns"}, "scales": {"scales", "bias"}}
 
 
@@ -48,6 +48,8 @@ def write(path, queries, keys, mask):
     elif mask != "none":
         i, j = np.arange(queries)[:, None] * keys // queries, np.arange(keys)[None]  # every query sees a key
         seen = (j <= i) & (j > i - 40 if mask == "window" else True)
+        if mask == "padding":  # the last keys are hidden from all queries
+            seen = np.broadcast_to(j < keys - keys // 2, seen.shape)
         tensors["seen"] = seen
         nodes.append(("Where", ["seen", logits, "hidden"], "logits", {}))
         logits = "logits"
