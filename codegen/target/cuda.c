@@ -90,10 +90,12 @@ const Tuning team_tuning = {
                                     {256, 32, 32, 64},
                                     {256, 16, 16, 64}},
 			.by_queries = {{64, 64, 64, 128},
-                                       {128, 64, 64, 128},
-                                       {256, 32, 32, 64},
+                                       {128, 64, 32, 128},
+                                       {256, 32, 16, 64},
                                        {256, 16, 16, 64}},
-			.most_bytes = 163 << 10,
+			.most_bytes =
+				99
+				<< 10, /* what a block may have on GPUs 8.6 and 8.9, which run sm_80's code */
 		},
 
 	.library.least_flops = 1 << 20,

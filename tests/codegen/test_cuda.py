@@ -126,6 +126,9 @@ def test_attention_of_teams(run, compare, tmp_path, monkeypatch, queries, keys, 
         "--pass-option=multiversion.targets=cuda-sm_90", "-o", "lowered.gir")
     kernels = re.findall(r"^  kernel @attention.*?^  }\n", (tmp_path / "lowered.gir").read_text(), re.M | re.S)
     (tmp_path / "attention.gir").write_text("module @attention {\n" + "".join(kernels) + "}\n")
+    if width > 128 and precision == "f32":  # more than the team memory of small GPUs: nodes
+        assert not kernels
+        return
     assert len(kernels) == (4 if mask == "bias" else 3) and all(" mma " in k for k in kernels)
     same(compare(tmp_path / "attention.gir"), len(kernels))
 
