@@ -108,7 +108,8 @@ plan(const Target *target, const AttentionGrad *a, Part *p)
 	int rank = a->shape->rank;
 
 	*p = (Part){.a = a};
-	if (a->shape->n == 0 || (!is_of_sums(a) && !is_of_rows(a, &p->by_keys)))
+	if (a->shape->n == 0 || !target->matrices ||
+	    (!is_of_sums(a) && !is_of_rows(a, &p->by_keys)))
 		return false;
 	p->t = (TeamScores){.s = {.scores = a->shape, .type = a->type},
 	                    .stored = stored_type(a),

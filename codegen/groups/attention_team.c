@@ -53,7 +53,7 @@ plan(const Target *target, const Attention *a, TeamScores *t)
 	                  .key = rank - 1,
 	                  .outer = rank - 2,
 	                  .inner = rank - 1};
-	if (a->shape->n == 0)
+	if (a->shape->n == 0 || !target->matrices)
 		return false;
 	t->stored = stored_type(a, t->s.type);
 	const ScoreMatrix *all[] = {&a->scores.queries, &a->scores.keys, &a->output.matrix};
