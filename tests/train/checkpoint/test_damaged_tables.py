@@ -12,7 +12,7 @@ MAGIC = b"!GRADCX1"
 SECTIONS = ("info", "dims", "states", "slots", "arguments", "instructions", "kernels", "kernel_arguments", "library",
             "collectives", "bindings", "targets", "ports", "programs", "export", "literal", "strings", "adapters", "four_bit", "kept_adapters", "kept")
 # Of a kernel's record (format/format.h): its size, and where its iterations and elements stand; the size of an argument's.
-KERNEL, ITERATIONS, ELEMENTS, ARGUMENT = 104, 16, 32, 24
+KERNEL, ITERATIONS, ELEMENTS, ARGUMENT = 112, 24, 40, 24
 EXITS = {0, 3, 4, 5, 6, 7, 8}
 
 
