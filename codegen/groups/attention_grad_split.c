@@ -1,5 +1,5 @@
-/* Splits the gradient of attention, for targets on which no part may add to what another part adds to: into
- * a group for the gradients of keys and values, a group for the gradient of queries, and, if a trained
+/* Splits the gradient of attention, for targets on which two parts may not add to the same result: into a
+ * group for the gradients of keys and values, a group for the gradient of queries, and, if a trained
  * value was added to the scores, a group for its gradient. */
 #include "codegen/groups/attention_parts.h"
 #include "ir/groups/groups.h"

@@ -1,5 +1,5 @@
-/* The gradient of attention without score matrices on teams. No part adds to what another part adds to, so
- * there are kernels of three kinds (attention_grad_split.c): the gradients of keys and values, whose parts
+/* The gradient of attention without score matrices on teams. No two parts add to the same result, so there
+ * are kernels of three kinds (attention_grad_split.c): the gradients of keys and values, whose parts
  * have a block of keys and go through the blocks of queries; the gradient of queries, whose parts have a
  * block of queries and go through the blocks of keys; and gradients of what was added to the scores or
  * multiplied with them, whose parts have a block of both and go through the axes that are summed, such as
@@ -191,6 +191,20 @@ multiply(Part *p, Affine arrived)
 	}
 }
 
+/* Opens the element of the tiles, if it exists, and gives the products' elements to the emitter. */
+static Index
+open_scores(Part *p, const TileElement *e, Affine first, int *loops)
+{
+	LoopBuilder *lb = p->t.s.lw->lb;
+
+	*loops = team_open_element(&p->t, e, first);
+	Index index = score_index(&p->t.s);
+	for (int i = 0; i < p->a->n_products; i++)
+		lower_give_element(p->t.s.lw, p->a->products[i].dot, &index,
+		                   lb_load(lb, p->tiles[i], e->place));
+	return index;
+}
+
 /* The tiles of the products become tiles that products consume. Scores of queries and keys beyond the last ones
  * become zeros. */
 static void
@@ -199,18 +213,13 @@ make_tiles(Part *p, Affine first)
 	Lower *lw = p->t.s.lw;
 	LoopBuilder *lb = lw->lb;
 	const AttentionGrad *a = p->a;
-	LoopValue x[MOST_PRODUCTS];
 	TileElement e = lb_each(lb, p->tiles[0]);
+	int loops;
 
-	for (int i = 0; i < a->n_products; i++)
-		x[i] = lb_load(lb, p->tiles[i], e.place);
 	if (team_has_edges(&p->t))
 		for (int i = 0; i < a->n_tiles; i++)
 			lb_store(lb, p->made[i], e.place, lb_number(lb, p->t.s.type, 0));
-	int loops = team_open_element(&p->t, &e, first);
-	Index index = score_index(&p->t.s);
-	for (int i = 0; i < a->n_products; i++)
-		lower_give_element(lw, a->products[i].dot, &index, x[i]);
+	Index index = open_scores(p, &e, first, &loops);
 	score_inside(&p->t.s, &a->range, &index);
 	for (int i = 0; i < a->n_tiles; i++) {
 		LoopValue made = lower_element(lw, a->tiles[i], &index);
@@ -316,15 +325,10 @@ add_tiles(Part *p)
 	Lower *lw = p->t.s.lw;
 	LoopBuilder *lb = lw->lb;
 	const AttentionGrad *a = p->a;
-	LoopValue x[MOST_PRODUCTS];
 	TileElement e = lb_each(lb, p->tiles[0]);
+	int loops;
+	Index index = open_scores(p, &e, p->first, &loops);
 
-	for (int i = 0; i < a->n_products; i++)
-		x[i] = lb_load(lb, p->tiles[i], e.place);
-	int loops = team_open_element(&p->t, &e, p->first);
-	Index index = score_index(&p->t.s);
-	for (int i = 0; i < a->n_products; i++)
-		lower_give_element(lw, a->products[i].dot, &index, x[i]);
 	for (int i = 0; i < a->n_sums; i++) {
 		LoopValue sum = lb_load(lb, p->sums[i], e.place);
 		LoopValue y = lower_element(lw, a->sums[i].tile, &index);

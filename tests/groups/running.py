@@ -1,4 +1,5 @@
 """Runs gradc on models of several spellings and compares results."""
+import json
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from spellings import model
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import reference  # noqa: E402  tests/reference.py
+import tolerances  # noqa: E402
 
 
 def need_recognize(run):
@@ -41,6 +43,19 @@ def gradients(run, folder, spellings, words, *options):
     run("grad", "model.onnx", "--loss=output:total", "--precision=f64", *words, "--freeze=*", *asked, *options, "--output-dir=grads")
     found = reference.results(folder / "grads")
     return float(np.load(folder / "grads/loss.npy")), {of: {name: found[name] for name in names} for of, names in wanted.items()}
+
+
+def same_gradients(run, folder, names, engine="compiled"):
+    """Gradients of folder/model.onnx, whose input is x.npy, with groups and without, in f64. names: some that there must be."""
+    found = []
+    for where, options in (("with", []), ("without", ["--disable=recognize"])):
+        run("grad", "model.onnx", "--loss=mse", "--input=x=x.npy", "--input=labels=labels.npy", "--precision=f64", f"--engine={engine}",
+            f"--output-dir={where}", "--train=*", *options)
+        files = json.loads((folder / where / "names.json").read_text())
+        found.append({n: np.load(folder / where / entry["file"]).astype(float) for n, entry in files.items()})
+    assert names <= set(found[0]) == set(found[1])
+    for n, want in found[1].items():
+        assert np.abs(found[0][n] - want).max() <= tolerances.limit("groups f64") * max(np.abs(want).max(), 1e-3), n
 
 
 def difference(got, want):

@@ -1,11 +1,9 @@
 """Attention of several blocks of queries and keys, whose sizes no block divides: with groups and without, in f64."""
-import json
-
 import numpy as np
 import onnx
 import pytest
-import tolerances
 from onnx import TensorProto, helper, numpy_helper
+from running import same_gradients
 
 HEADS, WIDTH, VALUES = 2, 13, 11
 SIZES = [(67, 67), (130, 197), (197, 64), (3, 301)]
@@ -71,17 +69,7 @@ def test_gradients_of_several_blocks(run, tmp_path, queries, keys, mask):
     write(tmp_path / "model.onnx", queries, keys, mask)
     np.save(tmp_path / "x.npy", np.ones((1, 1, 1, 1), np.float32))
     np.save(tmp_path / "labels.npy", np.random.default_rng(1).standard_normal((2, HEADS, queries, VALUES)).astype(np.float32))
-    found = []
-    for folder, options in (("with", []), ("without", ["--disable=recognize"])):
-        run("grad", "model.onnx", "--loss=mse", "--input=x=x.npy", "--input=labels=labels.npy", "--precision=f64", "--engine=compiled",
-            f"--output-dir={folder}", *options)
-        files = json.loads((tmp_path / folder / "names.json").read_text())
-        found.append({name: np.load(tmp_path / folder / entry["file"]) for name, entry in files.items()})
-    names = {"q", "k", "v"} | TRAINED.get(mask, set())
-    assert names <= set(found[0]) == set(found[1])
-    for name in found[0]:
-        a, b = found[0][name].astype(float), found[1][name].astype(float)
-        assert np.abs(a - b).max() <= tolerances.limit("groups f64") * max(np.abs(b).max(), 1e-3), name
+    same_gradients(run, tmp_path, {"q", "k", "v"} | TRAINED.get(mask, set()))
 
 
 @pytest.mark.parametrize("precision", ["f32", "bf16"])

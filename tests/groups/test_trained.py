@@ -1,11 +1,9 @@
 """What is trained besides q, k and v: tables, scales, in shapes that reshapes and transposes change. Gradients with groups and without, in f64."""
-import json
-
 import numpy as np
 import onnx
 import pytest
-import tolerances
 from onnx import TensorProto, helper, numpy_helper
+from running import same_gradients
 
 WIDTH = 6
 B, H, Q, K = 2, 3, 40, 72
@@ -54,25 +52,11 @@ def write(path, name):
     np.save(path.parent / "labels.npy", rng.standard_normal((b, h, q, WIDTH)).astype(np.float32))
 
 
-def compare(run, folder, engine, names):
-    """Gradients of folder/model.onnx with groups and without."""
-    found = []
-    for where, options in (("with", []), ("without", ["--disable=recognize"])):
-        run("grad", "model.onnx", "--loss=mse", "--input=x=x.npy", "--input=labels=labels.npy", "--precision=f64", f"--engine={engine}",
-            f"--output-dir={where}", "--train=*", *options)
-        files = json.loads((folder / where / "names.json").read_text())
-        found.append({n: np.load(folder / where / entry["file"]) for n, entry in files.items()})
-    assert names <= set(found[0]) == set(found[1])
-    for n in found[0]:
-        a, b = found[0][n].astype(float), found[1][n].astype(float)
-        assert np.abs(a - b).max() <= tolerances.limit("groups f64") * max(np.abs(b).max(), 1e-3), n
-
-
 @pytest.mark.parametrize("engine", ["interp", "compiled"])
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_of_trained_values(run, tmp_path, name, engine):
     write(tmp_path / "model.onnx", name)
-    compare(run, tmp_path, engine, {"q", "kt", "v", *CASES[name][2]})
+    same_gradients(run, tmp_path, {"q", "kt", "v", *CASES[name][2]}, engine)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -107,4 +91,4 @@ def test_keys_and_values_with_other_axes(run, tmp_path, name):
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "model.onnx")
     np.save(tmp_path / "x.npy", np.ones((1, 1, 1, 1), np.float32))
     np.save(tmp_path / "labels.npy", rng.standard_normal((B, H, Q, WIDTH)).astype(np.float32))
-    compare(run, tmp_path, "compiled", {"q", "kt", "v"})
+    same_gradients(run, tmp_path, {"q", "kt", "v"})
