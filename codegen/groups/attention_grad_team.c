@@ -246,17 +246,12 @@ add_to_sums(Part *p, Affine arrived)
 static void
 store_sums(Part *p)
 {
-	Lower *lw = p->t.s.lw;
-	LoopBuilder *lb = lw->lb;
+	LoopBuilder *lb = p->t.s.lw->lb;
 
 	for (int i = 0; i < p->a->n_consumers; i++) {
-		const ScoreConsumer *c = &p->a->consumers[i];
 		TileElement e = lb_each(lb, p->sums[i]);
 		LoopValue x = lb_load(lb, p->sums[i], e.place);
-		int loops = team_open_row(&p->t, e.row);
-		lb_store(lb, lower_buffer(lw, c->to.result),
-		         score_place(&p->t.s, &c->to, affine_scalar(lb, e.column)), x);
-		team_close(lb, loops + 1);
+		team_store(&p->t, &e, &p->a->consumers[i].to, x);
 	}
 }
 

@@ -214,8 +214,7 @@ store_rows(Block *b)
 static void
 store_output(Block *b)
 {
-	Lower *lw = b->t.s.lw;
-	LoopBuilder *lb = lw->lb;
+	LoopBuilder *lb = b->t.s.lw->lb;
 	const ScoreConsumer *out = &b->a->output;
 	TileElement e = lb_each(lb, b->o);
 	LoopValue sum = lb_load(lb, b->sum, affine_scalar(lb, e.row));
@@ -224,10 +223,7 @@ store_output(Block *b)
 	if (b->a->guarded)
 		x = lb_select(lb, lb_op(lb, LOOP_is_nan, BOOL, &sum), lb_number(lb, b->t.s.type, 0),
 		              x);
-	int loops = team_open_row(&b->t, e.row);
-	lb_store(lb, lower_buffer(lw, out->to.result),
-	         score_place(&b->t.s, &out->to, affine_scalar(lb, e.column)), x);
-	team_close(lb, loops + 1);
+	team_store(&b->t, &e, &out->to, x);
 }
 
 static void

@@ -229,6 +229,17 @@ team_close(LoopBuilder *lb, int n)
 		lb_end(lb);
 }
 
+void
+team_store(TeamScores *t, const TileElement *e, const ScoreResult *to, LoopValue x)
+{
+	LoopBuilder *lb = t->s.lw->lb;
+	int loops = team_open_row(t, e->row);
+
+	lb_store(lb, lower_buffer(t->s.lw, to->result),
+	         score_place(&t->s, to, affine_scalar(lb, e->column)), x);
+	team_close(lb, loops + 1);
+}
+
 bool
 team_has_edges(const TeamScores *t)
 {

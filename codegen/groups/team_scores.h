@@ -55,6 +55,8 @@ Affine team_stage_place(LoopBuilder *lb, const TeamPanel *p, Affine stage);
 int team_open_element(TeamScores *t, const TileElement *e, Affine first);
 /* The same for an element of a tile whose rows belong to the outer axis. */
 int team_open_row(TeamScores *t, LoopValue row);
+/* Stores x as an element of a result, if the element's row exists. Closes the loop of lb_each. */
+void team_store(TeamScores *t, const TileElement *e, const ScoreResult *to, LoopValue x);
 void team_close(LoopBuilder *lb, int n);
 
 /* Opens a parallel loop over the blocks along an axis. Returns the block's first row. */
