@@ -2,52 +2,15 @@
  * (the product's result) of a few rows at a time, not of all rows. The body holds the nodes as they are, so
  * it covers every loss that is computed row by row, with any options: cross entropy with weights and smoothing, squared
  * errors, a loss inside the model. */
+#include "ir/groups/group_nodes.h"
 #include "ir/groups/linear_loss_match.h"
 
 extern const GroupRow group_linear_loss;
 
 typedef struct {
 	LossMatch *m;
-	Function *body;
-	IntMap *inside; /* ids of the nodes that the body copies */
-	IntMap *copy;   /* value id -> value of the body */
-	VEC(Value *) arguments, results;
+	GroupNodes nodes;
 } LossBody;
-
-/* ---- the body */
-static Value *
-param_for(LossBody *b, Value *v)
-{
-	Value *p = function_param(b->body, v->type, v->kind == VALUE_PARAM ? v->name : "x");
-
-	vec_push(b->m->r->scratch, &b->arguments, v);
-	return p;
-}
-
-/* Does the node view or repeat an index, or one number? Other constants are parameters, of which a chunk reads its part. */
-static bool
-is_index_or_number(const Node *n)
-{
-	const Value *x = n->n_operands ? node_operand(n, 0) : NULL;
-	double number;
-
-	if (op_row(n)->effect || n->n_results != 1 || n->n_operands > 1)
-		return false;
-	if (!x)
-		return !value_constant(node_result(n, 0)) ||
-		       value_splat(node_result(n, 0), &number);
-	return op_row(n)->fuse == FUSE_VIEW && x->node && is_index_or_number(x->node);
-}
-
-/* Do only nodes of the body read v? */
-static bool
-is_read_inside(const LossBody *b, const Value *v)
-{
-	for_each_use(v, u)
-		if (!intmap_get(b->inside, u->user->id, NULL) && !linear_loss_has(b->m, u->user))
-			return false;
-	return true;
-}
 
 /* Is the node, on which the product does not depend, computed inside the group? So are nodes with a large result, such as
  * labels that are compared with the number of a class, if computing them again is cheap. */
@@ -63,7 +26,8 @@ is_pulled(const LossBody *b, const Node *n)
 	return linear_loss_is_large(m, node_result(n, 0)) && !op_row(n)->effect &&
 	       n->when == WHEN_ALWAYS &&
 	       (cheap ||
-	        (op_row(n)->precision == PRECISION_LOW && is_read_inside(b, node_result(n, 0))));
+	        (op_row(n)->precision == PRECISION_LOW &&
+	         group_nodes_are_readers(&b->nodes, node_result(n, 0))));
 }
 
 /* Does every row of n read the whole of operand i? Then the views of it, such as a transposed weight, are computed
@@ -80,9 +44,9 @@ is_read_whole(const LossMatch *m, const Node *n, int i)
 static void
 add_node(LossBody *b, const Node *n, bool views)
 {
-	if (intmap_get(b->inside, n->id, NULL))
+	if (intmap_get(b->nodes.inside, n->id, NULL))
 		return;
-	intmap_put(b->inside, n->id, 1);
+	intmap_put(b->nodes.inside, n->id, 1);
 	for (int i = 0; i < n->n_operands; i++) {
 		const Value *v = node_operand(n, i);
 		if (!v || !v->node)
@@ -93,72 +57,26 @@ add_node(LossBody *b, const Node *n, bool views)
 	}
 }
 
-/* The value of the body that stands for v, computed inside or a parameter. */
-static Value *
-body_value(LossBody *b, Value *v)
-{
-	uint64_t found;
-
-	if (intmap_get(b->copy, v->id, &found))
-		return (Value *)(uintptr_t)found;
-	Value *p = param_for(b, v);
-	intmap_put(b->copy, v->id, (uint64_t)(uintptr_t)p);
-	return p;
-}
-
-static void
-copy_node(LossBody *b, const Node *n)
-{
-	Arena *scratch = b->m->r->scratch;
-	Value **operands = NEW_ARRAY(scratch, Value *, n->n_operands);
-	Type *types = NEW_ARRAY(scratch, Type, n->n_results);
-
-	for (int i = 0; i < n->n_operands; i++)
-		operands[i] = node_operand(n, i) ? body_value(b, node_operand(n, i)) : NULL;
-	for (int i = 0; i < n->n_results; i++)
-		types[i] = node_result(n, i)->type;
-	Node *copy = node_insert(b->body, NULL, n->op, n->n_operands, operands, n->attr,
-	                         n->n_results, types, n->loc);
-	copy->phase = n->phase;
-	for (int i = 0; i < n->n_results; i++)
-		intmap_put(b->copy, node_result(n, i)->id,
-		           (uint64_t)(uintptr_t)node_result(copy, i));
-}
-
 static void
 build_body(LossBody *b)
 {
-	LossMatch *m = b->m;
-	VEC(Value *) copies = {0};
+	const LossMatch *m = b->m;
 
 	for (int i = 0; i < m->reached.n; i++)
 		if (linear_loss_has(m, m->reached.at[i]))
 			add_node(b, m->reached.at[i], false);
-	for (Node *n = m->r->f->first; n != m->last->next; n = n->next) {
-		if (!intmap_get(b->inside, n->id, NULL))
-			continue;
-		copy_node(b, n);
-		for (int k = 0; linear_loss_has(m, n) && k < n->n_results; k++) {
-			Value *v = node_result(n, k);
-			if (is_read_inside(b, v))
-				continue;
-			vec_push(m->r->scratch, &b->results, v);
-			vec_push(m->r->scratch, &copies, body_value(b, v));
-		}
-	}
-	b_return(&(Builder){.m = m->r->m, .f = b->body}, copies.n, copies.at);
+	group_nodes_build(&b->nodes);
 }
 
 /* Can the body be computed for some rows at a time, without storing the logits of all rows? */
 static bool
 is_row_by_row(const LossBody *b)
 {
-	const Node *ret = function_return(b->body);
-	uint64_t product;
+	const Node *ret = function_return(b->nodes.body);
+	Value *product = group_nodes_copy(&b->nodes, node_result(b->m->product, 0));
 	AxisCut cut;
 
-	intmap_get(b->copy, node_result(b->m->product, 0)->id, &product);
-	if (!axis_cut(b->m->r->scratch, b->body, (Value *)(uintptr_t)product, b->m->axis, &cut))
+	if (!axis_cut(b->m->r->scratch, b->nodes.body, product, b->m->axis, &cut))
 		return false;
 	for (int i = 0; i < ret->n_operands; i++) {
 		const Value *v = node_operand(ret, i);
@@ -170,40 +88,6 @@ is_row_by_row(const LossBody *b)
 	return true;
 }
 
-/* ---- in the graph */
-/* Puts the call after the last member. Nodes between the members that depend on them move behind the call. */
-static Node *
-put_call(const LossBody *b)
-{
-	LossMatch *m = b->m;
-	Node *after = m->last->next;
-	IntMap *moved = intmap_new(m->r->scratch);
-	Builder at = {.m = m->r->m,
-	              .f = m->r->f,
-	              .before = after,
-	              .loc = m->product->loc,
-	              .phase = m->product->phase};
-	CallAttr attr = {.callee = group_share(m->r, b->body)->body};
-	Node *call = build_node(&at, OP_call, b->arguments.n, b->arguments.at, &attr);
-
-	for (Node *n = m->product, *next; n != call; n = next) {
-		bool depends = false;
-		next = n->next;
-		for (int i = 0; i < n->n_operands && !linear_loss_has(m, n); i++) {
-			const Node *from = node_operand(n, i) ? node_operand(n, i)->node : NULL;
-			depends |= from &&
-			           (linear_loss_has(m, from) || intmap_get(moved, from->id, NULL));
-		}
-		if (!depends)
-			continue;
-		intmap_put(moved, n->id, 1);
-		node_move(n, after);
-	}
-	for (int i = 0; i < b->results.n; i++)
-		value_replace_uses(b->results.at[i], node_result(call, i));
-	return call;
-}
-
 static bool
 recognize_axis(Recognition *r, Node *n, int axis, const char **why)
 {
@@ -212,20 +96,25 @@ recognize_axis(Recognition *r, Node *n, int axis, const char **why)
 	               .axis = axis,
 	               .rows = intmap_new(r->scratch),
 	               .member = intmap_new(r->scratch)};
-	LossBody b = {.m = &m, .inside = intmap_new(r->scratch), .copy = intmap_new(r->scratch)};
 
 	if (!linear_loss_match(&m)) {
 		*why = m.why;
 		return false;
 	}
-	b.body = group_begin(r->m, &group_linear_loss);
-	b.body->loc = n->loc;
+	LossBody b = {.m = &m,
+	              .nodes = {.r = r,
+	                        .member = m.member,
+	                        .first = n,
+	                        .last = m.last,
+	                        .body = group_begin(r->m, &group_linear_loss),
+	                        .inside = intmap_new(r->scratch)}};
+	b.nodes.body->loc = n->loc;
 	build_body(&b);
-	if (!is_row_by_row(&b) || !r->takes(r->ctx, b.body)) {
-		function_remove(b.body);
+	if (!is_row_by_row(&b) || !r->takes(r->ctx, b.nodes.body)) {
+		function_remove(b.nodes.body);
 		return false;
 	}
-	put_call(&b);
+	group_nodes_call(&b.nodes, group_share(r, b.nodes.body));
 	return true;
 }
 
