@@ -376,6 +376,8 @@ op_row(const Node *n)
 bool op_find(const char *name, OpKind *out);
 /* The operand of the view that makes v; NULL: no view makes v. */
 Value *value_viewed(const Value *v);
+/* Is n a reshape or a transpose, which only move elements? NULL: no. */
+bool is_move(const Node *n);
 Value *behind_views(Value *v); /* the value that a chain of views starts from */
 
 /* clang-format off */
@@ -408,6 +410,7 @@ typedef enum { CLIP_ROUNDED, CLIP_REAL } Clip;
 typedef struct { DType to; int division, clip; double scale_grad; } QuantizeAttr; /* the last two are for fake_quantize */
 typedef struct { int codes; int64_t block; DType dtype; Ints shape; } DequantizeAttr; /* codes: FourBit */
 typedef struct { int kind; int64_t axis; } ScatterAttr;
+typedef struct { int64_t axis, size; } ScatterElementsAttr;
 typedef struct { int64_t axis; bool descending; } SortAttr;
 typedef struct { int64_t axis, from, to; bool descending; } SortRunsAttr;
 typedef struct { int kind; int64_t axis; bool reverse, exclusive; } CumulateAttr; /* kind: ReduceKind */

@@ -1,4 +1,4 @@
-/* Writes gather and scatter in ONNX. An index out of range gives 0 in gather and drops the update in
+/* Writes gather, scatter, and both of elements, in ONNX. An index out of range gives 0 in gather and drops the update in
  * scatter. ONNX counts negative indices from the end, and accepts no other index out of range. */
 #include "frontend/export/writer.h"
 
@@ -20,15 +20,16 @@ inside(GraphWriter *w, const Node *n, int operand, int64_t extent)
 	                     writer_binary(w, "Less", i, writer_number(w, d, (double)extent)));
 }
 
-/* The indices in operand 1 of n; an index out of range is replaced by `instead`. */
+/* The indices in an operand of n; an index out of range is replaced by `instead`. */
 static const char *
-safe_indices(GraphWriter *w, const Node *n, const char *inside, int64_t instead)
+safe_indices(GraphWriter *w, const Node *n, int operand, const char *inside, int64_t instead)
 {
-	const char *i = writer_operand(w, n, 1);
+	const char *i = writer_operand(w, n, operand);
 
 	if (!inside)
 		return i;
-	return writer_where(w, inside, i, writer_number(w, type_of(n, 1)->dtype, (double)instead));
+	return writer_where(w, inside, i,
+	                    writer_number(w, type_of(n, operand)->dtype, (double)instead));
 }
 
 /* x where c is true, else 0. */
@@ -40,6 +41,12 @@ or_zero(GraphWriter *w, const char *c, const char *x, DType d)
 	return writer_where(w, c, x, writer_number(w, d, 0));
 }
 
+static const char *
+zeros(GraphWriter *w, DType d, Ints shape)
+{
+	return writer_binary(w, "Expand", writer_number(w, d, 0), writer_ints(w, shape));
+}
+
 static bool
 write_gather(GraphWriter *w, const Node *n)
 {
@@ -49,13 +56,11 @@ write_gather(GraphWriter *w, const Node *n)
 	Ints shape = ints_of_type(node_result(n, 0)->type);
 
 	if (data->n == 0)
-		return done(w, n,
-		            writer_binary(w, "Expand", writer_number(w, data->dtype, 0),
-		                          writer_ints(w, shape)));
+		return done(w, n, zeros(w, data->dtype, shape));
 	const char *known = inside(w, n, 1, data->dims[axis]);
 	const char *y = writer_node(
 		w, "Gather", a, 2,
-		(const char *[]){writer_operand(w, n, 0), safe_indices(w, n, known, 0)});
+		(const char *[]){writer_operand(w, n, 0), safe_indices(w, n, 1, known, 0)});
 	if (!known)
 		return done(w, n, y);
 	for (int i = 0; i < shape.n; i++)
@@ -121,15 +126,57 @@ write_scatter(GraphWriter *w, const Node *n)
 	const char *u = writer_transpose(w, writer_operand(w, n, 2),
 	                                 indices_first(updates->rank, axis, indices->rank));
 	const char *i = writer_reshape(
-		w, writer_cast(w, safe_indices(w, n, known, data->dims[axis]), S64), columns);
+		w, writer_cast(w, safe_indices(w, n, 1, known, data->dims[axis]), S64), columns);
 	const char *y = writer_node(w, "ScatterND", a, 3, (const char *[]){x, i, u});
 	if (known)
 		y = writer_slice(w, y, zero, whole, one);
 	return done(w, n, writer_transpose(w, y, axis_first(data->rank, axis, true)));
 }
 
+static bool
+write_gather_elements(GraphWriter *w, const Node *n)
+{
+	int axis = (int)((const AxisAttr *)n->attr)->axis;
+	const WrittenAttribute a[] = {{.name = "axis", .kind = WRITE_INT, .i = axis}, {0}};
+	Type data = type_of(n, 0);
+
+	if (data->n == 0)
+		return done(w, n, zeros(w, data->dtype, ints_of_type(node_result(n, 0)->type)));
+	const char *known = inside(w, n, 1, data->dims[axis]);
+	const char *y = writer_node(
+		w, "GatherElements", a, 2,
+		(const char *[]){writer_operand(w, n, 0), safe_indices(w, n, 1, known, 0)});
+	return done(w, n, known ? or_zero(w, known, y, data->dtype) : y);
+}
+
+/* Dropped updates go to an extra place at the end of each line, which is cut off. */
+static bool
+write_scatter_elements(GraphWriter *w, const Node *n)
+{
+	const ScatterElementsAttr *s = n->attr;
+	const WrittenAttribute a[] = {{.name = "axis", .kind = WRITE_INT, .i = s->axis},
+	                              {.name = "reduction", .kind = WRITE_TEXT, .text = "add"},
+	                              {0}};
+	Type y = node_result(n, 0)->type;
+	Ints whole = ints_of_type(y), wide = whole, start = {.n = y->rank}, step = start;
+
+	for (int i = 0; i < y->rank; i++)
+		step.at[i] = 1;
+	if (type_of(n, 1)->n == 0)
+		return done(w, n, zeros(w, y->dtype, whole));
+	const char *known = inside(w, n, 0, s->size);
+	wide.at[s->axis] += known != NULL;
+	const char *sums = writer_node(w, "ScatterElements", a, 3,
+	                               (const char *[]){zeros(w, y->dtype, wide),
+	                                                safe_indices(w, n, 0, known, s->size),
+	                                                writer_operand(w, n, 1)});
+	return done(w, n, known ? writer_slice(w, sums, start, whole, step) : sums);
+}
+
 const WriteRow write_index_rows[] = {
 	{"gather", write_gather, NULL},
 	{"scatter", write_scatter, NULL},
+	{"gather_elements", write_gather_elements, NULL},
+	{"scatter_elements", write_scatter_elements, NULL},
 	{0},
 };

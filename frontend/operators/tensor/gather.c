@@ -56,7 +56,7 @@ element_places(OnnxNode *n, Type data, Value *indices, int axis)
 }
 
 /* The input of indices. It must have the data's rank, and along each axis other than `axis` at most
- * the data's size. The indices are converted as in joined_indices. */
+ * the data's size. */
 static Value *
 want_element_indices(OnnxNode *n, const Value *data, int axis)
 {
@@ -78,7 +78,7 @@ want_element_indices(OnnxNode *n, const Value *data, int axis)
 			               (long long)data->type->dims[i]);
 			return NULL;
 		}
-	return joined_indices(n, indices, data->type->dims[axis], data->type->n);
+	return indices;
 }
 
 static void
@@ -88,9 +88,16 @@ import_gather_elements(OnnxNode *n)
 	int axis = x ? want_axis(n, want_int(n, "axis", 0), x->type->rank) : -1;
 	Value *indices = axis < 0 ? NULL : want_element_indices(n, x, axis);
 
-	if (indices)
-		set_output(n, 0,
-		           e_gather(n, e_flat(n, x), element_places(n, x->type, indices, axis), 0));
+	indices = indices ? e_indices(n, indices, x->type->dims[axis], false) : NULL;
+	if (!indices)
+		return;
+	for (int i = 0; i < x->type->rank; i++)
+		if (i != axis && indices->type->dims[i] < x->type->dims[i])
+			x = e_slice_axis(n, x, i, 0, indices->type->dims[i]);
+	set_output(n, 0,
+	           x->type->rank == 1 ? e_gather(n, x, indices, 0)
+	                              : e_op(n, OP_gather_elements, 2, (Value *[]){x, indices},
+	                                     &(AxisAttr){axis}));
 }
 
 static bool
@@ -126,6 +133,7 @@ import_scatter_elements(OnnxNode *n)
 	Value *indices = axis < 0 ? NULL : want_element_indices(n, x, axis);
 	ScatterKind kind;
 
+	indices = indices ? joined_indices(n, indices, x->type->dims[axis], x->type->n) : NULL;
 	if (!indices || !updates || !scatter_kind(n, &kind))
 		return;
 	if (!type_same_shape(indices->type, updates->type)) {
