@@ -1,5 +1,5 @@
-/* Finds functions that exporters write as several elementwise nodes. GELU with tanh becomes op
- * `gelu`, whose derivative is one node, too.
+/* Finds functions that exporters write as several nodes: relative shifts (relative_shift.c) and GELU. GELU with tanh
+ * becomes op `gelu`, whose derivative is one node, too.
  *
  * A chain of nodes is recognized by its values, not by its form, because exporters write the same
  * function in many ways. It must agree with GELU at 26 points, with an error of at most 1e-5 of
@@ -8,6 +8,7 @@
  *
  * Results change by no more than this error. f64 nodes stay, because there the file's constants
  * matter. Time: linear in nodes, because chains are bounded. */
+#include "passes/idioms.h"
 #include "passes/pass.h"
 
 #include <math.h>
@@ -158,13 +159,21 @@ name_gelu(Value *t)
 }
 
 static bool
+name_idiom(const Node *n)
+{
+	return n->op == OP_tanh                           ? name_gelu(node_result(n, 0))
+	       : n->op == OP_slice || n->op == OP_reshape ? name_relative_shift(node_result(n, 0))
+	                                                  : false;
+}
+
+static bool
 run_idioms(Pass *p, Module *m)
 {
 	for_each_function(m, f) {
 		bool changed = false;
 		for_each_node(f, n)
-			if (f->kind != FUNCTION_FUSED && n->op == OP_tanh)
-				changed |= name_gelu(node_result(n, 0));
+			if (f->kind != FUNCTION_FUSED)
+				changed |= name_idiom(n);
 		if (changed)
 			function_drop_unread(f);
 		p->changed |= changed;
@@ -172,9 +181,10 @@ run_idioms(Pass *p, Module *m)
 	return true;
 }
 
-const PassRow pass_idioms = {.name = "idioms",
-                             .help = "recognize functions that exporters spell out: GELU",
-                             .takes = STAGE_ANY,
-                             .until = STAGE_TRAIN,
-                             .leaves = STAGE_ANY,
-                             .run = run_idioms};
+const PassRow pass_idioms = {
+	.name = "idioms",
+	.help = "recognize functions that exporters spell out: GELU, relative shifts",
+	.takes = STAGE_ANY,
+	.until = STAGE_TRAIN,
+	.leaves = STAGE_ANY,
+	.run = run_idioms};
