@@ -4,6 +4,7 @@
  *	z = dot x[512,768], w[768,50257]     x is cut along axis 0; each part has the whole of w
  *	m = reduce.max z over axis 1         m[512] is cut along axis 0
  *	g = dot x, z over axis 0 of both     each part has a g of its own; their sum is the whole g
+ *	h = transpose g                      so does h
  *
  * Takes linear time in the number of nodes. */
 #include "ir/ir.h"
@@ -76,11 +77,31 @@ factor_reached(const AxisCut *c, const Node *n, bool *reached)
 	return NULL;
 }
 
+static bool
+is_combined(const AxisCut *c, const Value *v)
+{
+	return v && c->of[v->id].known && c->of[v->id].combine != COMBINE_JOIN;
+}
+
+/* Does n only move or round the elements of a value that each part has of its own? */
+static bool
+keeps_combined(const AxisCut *c, const Node *n)
+{
+	const Value *x = n->n_results == 1 ? value_cast_of(node_result(n, 0)) : NULL;
+	bool rounds = x && dtype_is_float(x->type->dtype) &&
+	              dtype_is_float(node_result(n, 0)->type->dtype);
+
+	return (is_move(n) || rounds) && is_combined(c, node_operand(n, 0));
+}
+
 /* Is every operand of n cut as the loop that is cut says? */
 static bool
 is_cut_right(const AxisCut *c, const Node *n)
 {
 	const Factor *f = c->factor[n->id];
+
+	if (keeps_combined(c, n))
+		return !f;
 
 	for (int i = 0; i < n->n_operands; i++) {
 		const Value *v = node_operand(n, i);
@@ -98,6 +119,10 @@ follow(AxisCut *c, const Function *f)
 {
 	for (Node *n = f->first; n != function_return(f); n = n->next) {
 		bool reached = false;
+		if (keeps_combined(c, n)) {
+			c->of[node_result(n, 0)->id] = c->of[node_operand(n, 0)->id];
+			continue;
+		}
 		const Factor *factor = factor_reached(c, n, &reached);
 		if (reached && !c->factor[n->id] && !cut_node(c, n, factor))
 			return false;

@@ -703,7 +703,11 @@ typedef struct {
  * no gradient. */
 bool gradient_build(Builder *b, int n_seeds, const GradSeed *seeds, int n_wanted,
                     Value *const *wanted, Value **out, Diag *diag);
-/* The gradient of f, or of its surrogate, as a function, made at the first call. Its parameters
+/* ---- grad_wide.c: rebuilds nodes of the backward phase in f32 that are in 16 bits, if their op should be computed in
+ * f32 (column `precision`). Updates grads, gradients that no node reads yet. */
+void gradient_widen(const Builder *b, int n_grads, Value **grads);
+bool value_is_narrow(const Value *v); /* a float of fewer than 32 bits? */
+/* ---- grad.c again. The gradient of f, or of its surrogate, as a function, made at the first call. Its parameters
  * are those of f, then one gradient per float result of f (see ParamKind). Its results are one
  * gradient per float parameter of f. If an op has no gradient, returns NULL and sets *fault. */
 Function *function_gradient(Function *f, const char **fault);

@@ -34,6 +34,12 @@ value_viewed(const Value *v)
 	return n && op_row(n)->fuse == FUSE_VIEW && n->n_operands == 1 ? node_operand(n, 0) : NULL;
 }
 
+bool
+is_move(const Node *n)
+{
+	return n && (n->op == OP_reshape || n->op == OP_transpose);
+}
+
 Value *
 behind_views(Value *v)
 {

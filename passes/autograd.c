@@ -113,22 +113,6 @@ loss_seed(Builder *b, Type type)
 }
 
 /* ---- gradients of 16 bits */
-static bool
-is_narrow(const Value *v)
-{
-	return dtype_is_float(v->type->dtype) && dtype_info[v->type->dtype].bits < 32;
-}
-
-/* v in f32. If v is the result of a cast from f32, the value before that cast; otherwise a new
- * cast of v. */
-static Value *
-wide(Builder *b, Value *v)
-{
-	Value *before = value_cast_of(v);
-
-	return before && before->type->dtype == F32 ? before : b_cast(b, v, F32);
-}
-
 /* v without the last rounding to 16 bits, in f32: for a product, its sum as it is before
  * rounding. Returns v if v was not rounded, or if other nodes read v. */
 static Value *
@@ -170,7 +154,7 @@ whole_gradient(Builder *b, Value *g)
 	Value *x = value_cast_of(g);
 	Node *n = g->node;
 
-	if (x && g->type->dtype == F32 && is_narrow(x)) {
+	if (x && g->type->dtype == F32 && value_is_narrow(x)) {
 		Value *whole = unrounded(b, x);
 		return whole == x ? g : whole_gradient(b, whole);
 	}
@@ -201,37 +185,6 @@ typedef struct {
 	int n_params;
 } Backward;
 
-/* Derivative rules build some nodes in 16 bits whose ops should compute in f32 (column
- * `precision`): above all, sums of the gradients that come from several readers of a value.
- * Rebuilds these in f32, and rounds the result again for the product that reads it. */
-static void
-widen_sums(Backward *w)
-{
-	Builder *b = &w->b;
-
-	for_each_node(b->f, n) {
-		bool sums = n->phase == PHASE_BACKWARD && n->n_results == 1 &&
-		            op_row(n)->precision == PRECISION_HIGH && is_narrow(node_result(n, 0));
-		if (!sums)
-			continue;
-		Builder here = *b;
-		here.before = n;
-		here.loc = n->loc;
-		Value **operands = NEW_ARRAY(b->m->arena, Value *, n->n_operands + 1);
-		for (int i = 0; i < n->n_operands; i++) {
-			Value *x = node_operand(n, i);
-			operands[i] = x && is_narrow(x) ? wide(&here, x) : x;
-		}
-		Value *y = build(&here, n->op, n->n_operands, operands, n->attr);
-		Value *rounded = b_cast(&here, y, node_result(n, 0)->type->dtype);
-		value_replace_uses(node_result(n, 0), rounded);
-		for (int i = 0; i < w->wanted.n; i++)
-			if (w->grads[i] == node_result(n, 0))
-				w->grads[i] = rounded;
-		node_erase(n);
-	}
-}
-
 static bool
 build_backward(Pass *p, Function *f, const StateList *params, Backward *w)
 {
@@ -256,7 +209,7 @@ build_backward(Pass *p, Function *f, const StateList *params, Backward *w)
 	w->grads = NEW_ARRAY(p->scratch, Value *, w->wanted.n + 1);
 	if (!gradient_build(&w->b, 1, &seed, w->wanted.n, w->wanted.at, w->grads, p->diag))
 		return false;
-	widen_sums(w);
+	gradient_widen(&w->b, w->wanted.n, w->grads);
 	return true;
 }
 
@@ -297,7 +250,7 @@ store_gradients(Pass *p, Backward *w, State *const *gradient)
 			continue;
 		b->loc = gradient[i]->loc;
 		Value *g = as_type(b, gradient_of(w, i), gradient[i]->type->dtype);
-		w->grads[i] = unless_empty(p, b, is_narrow(g) ? g : whole_gradient(b, g));
+		w->grads[i] = unless_empty(p, b, value_is_narrow(g) ? g : whole_gradient(b, g));
 		sums[i] = b_running_sum(b, gradient[i], w->grads[i]);
 	}
 	for (int i = w->n_params; i < w->wanted.n; i++) /* before the stores */

@@ -38,17 +38,12 @@ run_recognize(Pass *p, Module *m)
 	int n_functions = m->functions.n;
 
 	for (int i = 0; i < n_functions; i++) {
-		bool changed = false;
 		r.f = m->functions.at[i];
 		if (r.f->kind != FUNCTION_PLAIN)
 			continue;
 		r.trained = trained_values(p, r.f);
 		r.n_values = r.f->next_value_id;
-		for_each_node(r.f, n)
-			changed |= group_recognize(&r, n);
-		if (changed)
-			function_drop_unread(r.f);
-		p->changed |= changed;
+		p->changed |= groups_recognize(&r);
 	}
 	return true;
 }

@@ -93,18 +93,6 @@ function_of(const Function *body, Portion portion, int n, const int *results, co
 	return same ? part : group_part(body, module_fresh_name(m, name), n, results, types);
 }
 
-/* The operand of the call that the parameter stands for. */
-static Value *
-argument_of(const Node *call, const Value *param)
-{
-	const Function *body = called_function(call);
-	int i = 0;
-
-	while (strcmp(body->params.at[i]->name, param->name))
-		i++;
-	return node_operand(call, i);
-}
-
 /* Readers of the call read the part's results, which take the place of their casts. */
 static void
 replace_results(Node *call, Node *part, int n, const int *results)
@@ -144,7 +132,7 @@ call_portion(Node *call, const AttentionGrad *a, Portion portion)
 	Arena *scratch = arena_new();
 	Value **x = NEW_ARRAY(scratch, Value *, part->params.n);
 	for (int i = 0; i < part->params.n; i++)
-		x[i] = argument_of(call, part->params.at[i]);
+		x[i] = group_part_argument(call, part->params.at[i]);
 	Node *made = build_node(&b, OP_call, part->params.n, x, &(CallAttr){.callee = part});
 	made->when = call->when;
 	replace_results(call, made, n, results);

@@ -174,6 +174,22 @@ chunks_plan(Arena *arena, const Function *body, Value *product, int64_t rows, Ch
 	return false;
 }
 
+bool
+chunks_plan_axis(Arena *arena, const Function *body, Value *v, int axis, int64_t size, Chunks *out)
+{
+	AxisCut cut;
+
+	*out = (Chunks){.arena = arena, .elements = v->type->n};
+	if (!axis_cut(arena, body, v, axis, &cut) || !results_fit(body, &cut))
+		return false;
+	int64_t unit = v->type->dims[axis] / cut.units;
+	int64_t most = size > unit ? size / unit : 1;
+	int64_t units = ceil_div(cut.units, ceil_div(cut.units, most));
+	out->levels[out->n++] = (ChunkLevel){
+		.f = body, .cut = cut, .count = cut.units / units, .units = units};
+	return cut.units > units && ranks_fit(out) && results_combine(out);
+}
+
 void
 chunks_drop(const Chunks *c)
 {

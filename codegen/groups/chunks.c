@@ -387,15 +387,20 @@ add_range(Expansion *e, int64_t from, int64_t count, int64_t units)
 	function_remove(r.part);
 }
 
-/* May the first chunk stand before the loop? The loop's operands are then pieces of the call's, which are copied: not if an
- * operand, such as the targets of a squared error, is about as large as the product. */
+/* May the first chunk stand before the loop, so that its parts of whole results need no zeros? The loop's operands are then
+ * pieces of the call's, which are copied: not if an operand, such as the targets of a squared error, is about as large
+ * as the product. */
 static bool
 begins_apart(const Chunks *c, const Node *call)
 {
+	bool carried = false;
+
+	for (int i = 0; i < call->n_results; i++)
+		carried |= is_carried(c, i);
 	for (int i = 0; i < call->n_operands; i++)
 		if (!is_invariant(c, i) && node_operand(call, i)->type->n > c->elements / 2)
 			return false;
-	return c->n == 1;
+	return c->n == 1 && carried;
 }
 
 void

@@ -23,6 +23,9 @@ typedef struct {
  * be cut. False: no axis can be cut, or there is no more than one chunk. Makes functions of the module, which
  * chunks_drop removes. */
 bool chunks_plan(Arena *arena, const Function *body, Value *product, int64_t rows, Chunks *out);
+/* The same along one axis of the result v of a node, in chunks of at most `size` of its elements. */
+bool chunks_plan_axis(Arena *arena, const Function *body, Value *v, int axis, int64_t size,
+                      Chunks *out);
 void chunks_drop(const Chunks *c);
 /* Puts a loop over the chunks in place of the call. Stacks the rows of results, and adds up results that each chunk has a
  * part of. */

@@ -7,21 +7,11 @@
 
 extern const GroupStrategy group_strategy_linear_loss;
 
-/* The result of the first product; NULL: the body has no product. */
-static Value *
-logits_of(const Function *body)
-{
-	for_each_node(body, n)
-		if (op_row(n)->precision == PRECISION_LOW && n->n_results == 1)
-			return node_result(n, 0);
-	return NULL;
-}
-
 static bool
 plan(const Target *t, const Function *body, Arena *arena, Chunks *out)
 {
 	const LossChunks *sizes = &t->tuning->loss;
-	Value *logits = logits_of(body);
+	Value *logits = group_scores(body);
 
 	return logits && body->states.n == 0 &&
 	       logits->type->n * dtype_info[F32].bits / 8 >= sizes->least_bytes &&

@@ -63,7 +63,7 @@ open_or_keep(const Target *target, Node *call, IntMap *opened)
 
 typedef struct {
 	TargetOptions target; /* first: pass_target reads it */
-	int64_t loss_rows;
+	int64_t loss_rows, attention_queries;
 } UngroupOptions;
 static const PassOption ungroup_options[] = {
 	{"target",
@@ -72,6 +72,9 @@ static const PassOption ungroup_options[] = {
 	{"loss_rows",
          "rows of a chunk of the loss, however few logits there are; 0: as the target's table says",
          OPTION_INT, offsetof(UngroupOptions, loss_rows), 0, 1ll << 31},
+	{"attention_queries",
+         "queries of a chunk of attention that has no kernel, however few queries there are; 0: as the target's table says",
+         OPTION_INT, offsetof(UngroupOptions, attention_queries), 0, 1ll << 31},
 	{0},
 };
 
@@ -83,6 +86,9 @@ tuning_with(const Target *t, const UngroupOptions *o)
 
 	if (o->loss_rows)
 		tuning.loss = (LossChunks){.rows = o->loss_rows, .least_bytes = 1};
+	if (o->attention_queries)
+		tuning.attention_chunks = (AttentionChunks){.queries = o->attention_queries,
+		                                            .least_queries = 1};
 	return tuning;
 }
 
@@ -92,7 +98,7 @@ takes(void *ctx, const Function *body)
 	return group_strategy(ctx, body) != NULL;
 }
 
-/* By value id: does a product or a loop of the forward pass depend on the value? */
+/* By value id: does a product, a loop or a group of the forward pass depend on the value? */
 static bool *
 lead_to_products(Pass *p, const Function *f)
 {
@@ -100,7 +106,7 @@ lead_to_products(Pass *p, const Function *f)
 
 	for_each_node_reverse(f, n) {
 		bool ends = op_row(n)->precision == PRECISION_LOW ||
-		            op_row(n)->fuse == FUSE_CONTROL;
+		            op_row(n)->fuse == FUSE_CONTROL || called_group(n);
 		bool any = ends && n->phase != PHASE_BACKWARD;
 		for (int i = 0; i < n->n_results; i++)
 			any |= leads[node_result(n, i)->id];
@@ -125,23 +131,22 @@ find_groups(Pass *p, Function *f, Target *target, StrMap *said)
 	                 .takes = takes,
 	                 .ctx = target,
 	                 .leads_to_product = lead_to_products(p, f)};
-	bool found = false;
 
-	for_each_node(f, n)
-		found |= group_recognize(&r, n);
-	if (found)
-		function_drop_unread(f);
-	p->changed |= found;
+	p->changed |= groups_recognize(&r);
 }
 
+/* Nodes that take a call's place may call groups, too. */
 static void
 open_groups(Pass *p, const Function *f, const Target *target, IntMap *opened)
 {
-	for_each_node(f, n) {
-		if (!called_group(n))
-			continue;
-		open_or_keep(target, n, opened);
-		p->changed = true;
+	for (Node *n = f->first; n;) {
+		Node *before = n->prev, *next = n->next;
+		uint32_t made = f->next_node_id;
+		if (called_group(n)) {
+			open_or_keep(target, n, opened);
+			p->changed = true;
+		}
+		n = made == f->next_node_id ? next : before ? before->next : f->first;
 	}
 }
 

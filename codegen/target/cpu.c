@@ -169,6 +169,13 @@ const Tuning cpu_tuning = {
 	.attention.least_keys = 1,
 	.attention.most_width = 256,
 
+	/* Time of two layers of a model's training in chunks of 64 queries over time with stored scores, two cores of a Xeon
+	 * with AVX-512, medians of 4 to 6 pairs: CaiT 0.97, 0.96, 0.90 with 256, 576, 1024 queries (in chunks of 128: 0.99,
+	 * 1.03, 0.92), XLNet 1.02, 1.01 with 256, 512, DeBERTa 1.02, 1.02 with 256, 512; ConViT 1.03 with 196, DeBERTa 1.11
+	 * with 128. Memory of CaiT with 1024: 0.43. */
+	.attention_chunks.queries = 64,
+	.attention_chunks.least_queries = 256,
+
 	/* Medians of three runs by turns, two cores of a Xeon with AVX-512: a step of gpt2_124m with 1024 rows takes 2842, 2804,
 	 * 2685, 2834 with 128, 256, 512, all rows in a chunk; with 512 rows 1460, 1382, -, 1415; llama_100m 899, 828, -, 862.
 	 * Logits of 512 rows take twice the memory. The kernels of products (`depth` above) take 256 rows at a time. */

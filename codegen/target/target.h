@@ -200,6 +200,12 @@ typedef struct {
 	int64_t least_bytes; /* of the logits of all rows in f32: with fewer, all rows are one chunk */
 } LossChunks;
 
+/* Attention without a kernel, for some queries at a time, on CPUs. The bits of gradients depend on it. */
+typedef struct {
+	int64_t queries;       /* of a chunk, at most */
+	int64_t least_queries; /* fewer are one chunk: their scores are stored */
+} AttentionChunks;
+
 /* When a library's product or convolution is faster than our loops. */
 typedef struct {
 	int64_t least_flops;
@@ -247,6 +253,7 @@ typedef struct {
 	LineTiles lines;
 	AttentionTiles attention;
 	TeamAttention team_attention;
+	AttentionChunks attention_chunks;
 	LossChunks loss;
 	LibraryLimits library;
 	RecomputeLimits recompute;

@@ -114,6 +114,8 @@ missing_of(const Tuning *t, bool cpu)
 		CPU_NUMBER(attention.grad_keys),
 		CPU_NUMBER(attention.least_keys),
 		CPU_NUMBER(attention.most_width),
+		CPU_NUMBER(attention_chunks.queries),
+		CPU_NUMBER(attention_chunks.least_queries),
 		CPU_NUMBER(loss.rows),
 		CPU_NUMBER(loss.least_bytes),
 		NUMBER(library.least_flops),

@@ -84,17 +84,31 @@ copy_node(GroupNodes *g, const Node *n)
 		           (uint64_t)(uintptr_t)node_result(copy, i));
 }
 
+/* Copies n, after the nodes inside that n needs. */
+static void
+copy_with_needed(GroupNodes *g, const Node *n)
+{
+	if (intmap_get(g->copy, node_result(n, 0)->id, NULL))
+		return;
+	for (int i = 0; i < n->n_operands; i++) {
+		const Value *v = node_operand(n, i);
+		if (v && v->node && has(g->inside, v->node))
+			copy_with_needed(g, v->node);
+	}
+	copy_node(g, n);
+}
+
 void
 group_nodes_build(GroupNodes *g)
 {
 	VEC(Value *) copies = {0};
 
 	g->copy = intmap_new(g->r->scratch);
-	for (Node *n = g->r->f->first; n != g->last->next; n = n->next) {
-		if (!has(g->inside, n))
+	for (Node *n = g->first; n != g->last->next; n = n->next) {
+		if (!has(g->member, n))
 			continue;
-		copy_node(g, n);
-		for (int k = 0; has(g->member, n) && k < n->n_results; k++) {
+		copy_with_needed(g, n);
+		for (int k = 0; k < n->n_results; k++) {
 			Value *v = node_result(n, k);
 			if (group_nodes_are_readers(g, v))
 				continue;
@@ -106,6 +120,26 @@ group_nodes_build(GroupNodes *g)
 }
 
 /* ---- in the graph */
+bool
+group_nodes_run_together(Recognition *r, const IntMap *member, Node *first, Node *last)
+{
+	IntMap *outside = intmap_new(r->scratch); /* ids of values that depend on the group */
+
+	for (Node *n = first; n != last->next; n = n->next) {
+		bool depends = false;
+		for (int i = 0; i < n->n_operands; i++) {
+			const Value *v = node_operand(n, i);
+			depends |= v && (intmap_get(outside, v->id, NULL) ||
+			                 (v->node && !has(member, n) && has(member, v->node)));
+		}
+		if (depends && has(member, n))
+			return false;
+		for (int i = 0; depends && i < n->n_results; i++)
+			intmap_put(outside, node_result(n, i)->id, 1);
+	}
+	return true;
+}
+
 void
 group_nodes_call(const GroupNodes *g, const GroupBody *body)
 {

@@ -9,7 +9,7 @@ typedef struct {
 	const IntMap *member; /* ids of the nodes of r->f whose place the group takes */
 	Node *first, *last;   /* of the members */
 	Function *body;       /* without parameters and nodes at first */
-	IntMap *inside;       /* ids of the nodes that the body has: members, and others that stay in the graph, too */
+	IntMap *inside; /* ids of the nodes that the body has: members, and others that stay in the graph, too */
 	/* values of the graph: the call's operands; what other nodes read of the members, by the body's results */
 	VEC(Value *) arguments, results;
 	IntMap *copy; /* value id -> value of the body */
@@ -19,10 +19,13 @@ typedef struct {
 bool is_index_or_number(const Node *n);
 /* Do only nodes that the body has read v? */
 bool group_nodes_are_readers(const GroupNodes *g, const Value *v);
-/* Fills the body with the nodes `inside`. What they read of other nodes become parameters. */
+/* Fills the body with the members in their order, and before each what it needs of the nodes `inside`. What they read
+ * of other nodes become parameters. */
 void group_nodes_build(GroupNodes *g);
 /* The value of the body that stands for v, a value that the body computes. */
 Value *group_nodes_copy(const GroupNodes *g, const Value *v);
+/* Can the members run together? Not if a node between them depends on members and leads to members. */
+bool group_nodes_run_together(Recognition *r, const IntMap *member, Node *first, Node *last);
 /* Puts a call behind the last member; its results take the place of the members' results. Nodes between the members
  * that depend on members move behind the call. */
 void group_nodes_call(const GroupNodes *g, const GroupBody *body);

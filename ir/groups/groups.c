@@ -29,17 +29,6 @@ group_row(int i, bool spans_backward)
 }
 
 bool
-group_recognize(Recognition *r, Node *n)
-{
-	for (int i = 0; group_table[i]; i++)
-		if (group_table[i]->recognize &&
-		    group_table[i]->spans_backward == (r->takes != NULL) &&
-		    group_table[i]->recognize(r, n))
-			return true;
-	return false;
-}
-
-bool
 group_table_check(Diag *diag)
 {
 	bool sound = true;
@@ -107,6 +96,79 @@ groups_open(Function *f)
 	arena_free(scratch);
 }
 
+/* Puts nodes in place of the calls in f. False: f calls nothing. */
+static bool
+open_calls(Function *f)
+{
+	bool any = false;
+
+	for_each_node(f, n) {
+		const Function *callee = called_function(n);
+		if (!callee)
+			continue;
+		Function *open = function_clone(callee, module_fresh_name(f->module, callee->name));
+		if (callee->kind == FUNCTION_GROUP && callee->group->drop_hints)
+			callee->group->drop_hints(open);
+		((CallAttr *)n->attr)->callee = open;
+		call_inline(n);
+		function_remove(open);
+		any = true;
+	}
+	return any;
+}
+
+/* A value of its own for one of the readers of v, if v is a parameter of f or a view of one. */
+static Value *
+own_copy(Function *f, Value *v, Node *reader)
+{
+	Builder before = {.m = f->module,
+	                  .f = f,
+	                  .before = reader,
+	                  .loc = v->node ? v->node->loc : reader->loc,
+	                  .phase = reader->phase};
+
+	if (v->kind != VALUE_PARAM)
+		return build(&before, v->node->op, 1, (Value *[]){node_operand(v->node, 0)},
+		             v->node->attr);
+	int number = 0;
+	while (f->params.at[number] != v)
+		number++;
+	return function_param_as(f, v->type, v->name, PARAM_OPERAND, number);
+}
+
+/* Gives every reader of an integer parameter, of a view of integers, or of repeated floats a copy of its own. */
+static void
+unshare(Function *f)
+{
+	int n_params = f->params.n;
+
+	for (Node *n = f->last; n; n = n->prev)
+		for (int i = 0; i < n->n_operands; i++) {
+			Value *v = node_operand(n, i);
+			if (!v || value_used_once(v))
+				continue;
+			bool whole = !dtype_is_float(v->type->dtype);
+			bool param = whole && v->kind == VALUE_PARAM && v->index < n_params;
+			bool view = value_viewed(v) && (whole || v->node->op == OP_broadcast);
+			if (param || view)
+				node_set_operand(n, i, own_copy(f, v, n));
+		}
+}
+
+Function *
+group_opened(const Function *body)
+{
+	Module *m = body->module;
+	const char *name = arena_printf(m->arena, "%s.open", body->name);
+	Function *f = function_clone(body, module_fresh_name(m, name));
+
+	while (open_calls(f))
+		;
+	function_drop_unread(f);
+	unshare(f);
+	return f;
+}
+
 Function *
 group_begin(Module *m, const GroupRow *row)
 {
@@ -117,10 +179,13 @@ group_begin(Module *m, const GroupRow *row)
 	return f;
 }
 
-bool
-is_move(const Node *n)
+Value *
+group_scores(const Function *body)
 {
-	return n && (n->op == OP_reshape || n->op == OP_transpose);
+	for_each_node(body, n)
+		if (op_row(n)->precision == PRECISION_LOW && n->n_results == 1)
+			return node_result(n, 0);
+	return NULL;
 }
 
 Function *
@@ -157,6 +222,17 @@ group_part(const Function *body, const char *name, int n, const int *results, co
 	function_drop_unread(part);
 	arena_free(scratch);
 	return part;
+}
+
+Value *
+group_part_argument(const Node *call, const Value *param)
+{
+	const Function *body = called_function(call);
+	int i = 0;
+
+	while (strcmp(body->params.at[i]->name, param->name))
+		i++;
+	return node_operand(call, i);
 }
 
 /* ---- equal bodies */
@@ -257,11 +333,57 @@ group_call(Recognition *r, Node *n, const GroupBody *body, int n_arguments, Valu
 void
 group_note(Recognition *r, const GroupRow *row, const Node *n, const char *why)
 {
-	const char *text = arena_printf(r->scratch, "%s %s", row->name, why);
+	vec_push(r->scratch, &r->notes, ((GroupNote){row, n, why}));
+}
 
-	if (strmap_get(r->said, text))
-		return;
-	strmap_put(r->said, text, (void *)(uintptr_t)row);
-	diag_remark(r->diag, "%s: node \"%s\" looks like %s, but %s: its nodes stay apart",
-	            r->m->name, loc_origin(n->loc), row->name, why);
+void
+group_drop_notes(Recognition *r, const IntMap *members)
+{
+	int kept = 0;
+
+	for (int i = 0; i < r->notes.n; i++)
+		if (!intmap_get(members, r->notes.at[i].node->id, NULL))
+			r->notes.at[kept++] = r->notes.at[i];
+	r->notes.n = kept;
+}
+
+static void
+print_notes(Recognition *r)
+{
+	for (int i = 0; i < r->notes.n; i++) {
+		const GroupNote *n = &r->notes.at[i];
+		const char *text = arena_printf(r->scratch, "%s %s", n->row->name, n->why);
+		if (strmap_get(r->said, text))
+			continue;
+		strmap_put(r->said, text, (void *)(uintptr_t)n->row);
+		diag_remark(r->diag, "%s: node \"%s\" looks like %s, but %s: its nodes stay apart",
+		            r->m->name, loc_origin(n->node->loc), n->row->name, n->why);
+	}
+	r->notes.n = 0;
+}
+
+/* ---- all groups of a function */
+static bool
+recognize_row(Recognition *r, const GroupRow *row)
+{
+	bool found = false;
+
+	for_each_node(r->f, n)
+		found |= row->recognize(r, n);
+	if (found)
+		function_drop_unread(r->f);
+	return found;
+}
+
+bool
+groups_recognize(Recognition *r)
+{
+	bool found = false;
+
+	for (int i = 0; group_table[i]; i++)
+		if (group_table[i]->recognize &&
+		    group_table[i]->spans_backward == (r->takes != NULL))
+			found |= recognize_row(r, group_table[i]);
+	print_notes(r);
+	return found;
 }

@@ -12,6 +12,12 @@
 typedef struct {
 	Function *body, *gradient;
 } GroupBody;
+/* Why the nodes around `node` are no group of this kind. */
+typedef struct {
+	const struct GroupRow *row;
+	const Node *node;
+	const char *why;
+} GroupNote;
 typedef struct {
 	Module *m;
 	Arena *scratch;
@@ -22,7 +28,8 @@ typedef struct {
 	uint32_t n_values;
 	IntMap *by_hash; /* the bodies so far: hash -> number in `bodies` */
 	VEC(GroupBody) bodies;
-	StrMap *said; /* the notes so far */
+	VEC(GroupNote) notes;
+	StrMap *said; /* the notes that were printed */
 	/* Does the program's target compute a group with this body as a whole? If not, the nodes stay as they are. NULL:
 	 * looks for groups before autograd, when targets are not known; else for groups that span both passes. */
 	bool (*takes)(void *ctx, const Function *body);
@@ -51,8 +58,8 @@ extern const GroupRow *const group_table[]; /* ends with NULL */
 const GroupRow *group_find(const char *name); /* NULL: no such group */
 /* Row i of those with this value of spans_backward; NULL: there are fewer. */
 const GroupRow *group_row(int i, bool spans_backward);
-/* Puts a call in place of the group that ends, or begins, at n, if there is one. */
-bool group_recognize(Recognition *r, Node *n);
+/* Puts calls in place of the groups of r->f, and prints notes. Drops nodes that nobody reads any more. */
+bool groups_recognize(Recognition *r);
 /* Reports every column that a row lacks. True: nothing is wrong. */
 bool group_table_check(Diag *diag);
 /* The group that n computes; NULL: n is no call of a group. */
@@ -62,12 +69,18 @@ const GroupRow *called_group(const Node *n);
 void group_open(Node *call, IntMap *opened);
 /* group_open for all groups that f calls */
 void groups_open(Function *f);
+/* A copy of a body in which the nodes of groups stand in place of their calls, without hints. Integers that several
+ * nodes read are several parameters, and so are views of integers and repeated floats: some nodes may read a mask along
+ * queries, others along keys. A parameter v that the body lacks stands for operand v->number of a call. */
+Function *group_opened(const Function *body);
+/* The result of the first product of a body, which makes scores or logits; NULL: the body has no product. */
+Value *group_scores(const Function *body);
 /* A group of the same kind, called `name`, that computes n results of a body: those with these numbers,
  * each cast to a type. It has the parameters that these results need, under the body's names. */
 Function *group_part(const Function *body, const char *name, int n, const int *results,
                      const DType *types);
-/* Is n a reshape or a transpose, which only move elements? NULL: no. */
-bool is_move(const Node *n);
+/* The operand of a call of the body that stands for this parameter of a part of the body. */
+Value *group_part_argument(const Node *call, const Value *param);
 /* Column `fuse` of n's op; but a call of a group has a kernel of its own. */
 FuseClass node_fuse_class(const Node *n);
 
@@ -80,7 +93,9 @@ GroupBody *group_share(Recognition *r, Function *body);
 /* Puts a call of body->body in the place of n, whose result becomes result 0 of the call. */
 Node *group_call(Recognition *r, Node *n, const GroupBody *body, int n_arguments,
                  Value *const *arguments);
-/* Says why the nodes around n are no group, once for each reason. */
+/* Says why the nodes around n are no group of this kind, unless a later row of the list takes n. Each reason is printed once. */
 void group_note(Recognition *r, const GroupRow *row, const Node *n, const char *why);
+/* Drops the notes on these nodes, which have become part of a group. members: their ids */
+void group_drop_notes(Recognition *r, const IntMap *members);
 
 #endif

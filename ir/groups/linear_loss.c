@@ -25,9 +25,8 @@ is_pulled(const LossBody *b, const Node *n)
 		return true;
 	return linear_loss_is_large(m, node_result(n, 0)) && !op_row(n)->effect &&
 	       n->when == WHEN_ALWAYS &&
-	       (cheap ||
-	        (op_row(n)->precision == PRECISION_LOW &&
-	         group_nodes_are_readers(&b->nodes, node_result(n, 0))));
+	       (cheap || (op_row(n)->precision == PRECISION_LOW &&
+	                  group_nodes_are_readers(&b->nodes, node_result(n, 0))));
 }
 
 /* Does every row of n read the whole of operand i? Then the views of it, such as a transposed weight, are computed

@@ -10,6 +10,7 @@
  *	dx[rows, ..] = dot dlogits, w          members, where the group ends:
  *	dw = dot dlogits, x                    products in the backward pass, and sums over rows */
 #include "ir/groups/linear_loss_match.h"
+#include "ir/groups/group_nodes.h"
 
 enum { LARGE_SHARE = 2 }; /* more than 1 / LARGE_SHARE of the product's elements are large */
 
@@ -177,28 +178,6 @@ find_members(LossMatch *m)
 	}
 }
 
-/* Do nodes between the members depend on members and lead to members? Then the members cannot run together. */
-static bool
-run_together(LossMatch *m)
-{
-	IntMap *outside = intmap_new(m->r->scratch); /* ids of values that depend on the group */
-
-	for (Node *n = m->product; n != m->last->next; n = n->next) {
-		bool depends = false;
-		for (int i = 0; i < n->n_operands; i++) {
-			const Value *v = node_operand(n, i);
-			depends |= v && (intmap_get(outside, v->id, NULL) ||
-			                 (v->node && !linear_loss_has(m, n) &&
-			                  linear_loss_has(m, v->node)));
-		}
-		if (depends && linear_loss_has(m, n))
-			return false;
-		for (int i = 0; depends && i < n->n_results; i++)
-			intmap_put(outside, node_result(n, i)->id, 1);
-	}
-	return true;
-}
-
 bool
 linear_loss_match(LossMatch *m)
 {
@@ -207,7 +186,7 @@ linear_loss_match(LossMatch *m)
 	find_members(m);
 	if (m->reached.n < 2 || m->last == m->product)
 		return false;
-	if (!run_together(m)) {
+	if (!group_nodes_run_together(m->r, m->member, m->product, m->last)) {
 		m->why = "its gradient needs all rows, or other products";
 		return false;
 	}

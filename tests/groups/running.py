@@ -45,12 +45,12 @@ def gradients(run, folder, spellings, words, *options):
     return float(np.load(folder / "grads/loss.npy")), {of: {name: found[name] for name in names} for of, names in wanted.items()}
 
 
-def same_gradients(run, folder, names, engine="compiled"):
-    """Gradients of folder/model.onnx, whose input is x.npy, with groups and without, in f64. names: some that there must be."""
+def same_gradients(run, folder, names, engine="compiled", options=()):
+    """Gradients of folder/model.onnx, whose input is x.npy, with groups and without, in f64. names: some that there must be; options: of the run with groups."""
     found = []
-    for where, options in (("with", []), ("without", ["--disable=recognize"])):
+    for where, more in (("with", options), ("without", ["--disable=recognize"])):
         run("grad", "model.onnx", "--loss=mse", "--input=x=x.npy", "--input=labels=labels.npy", "--precision=f64", f"--engine={engine}",
-            f"--output-dir={where}", "--train=*", *options)
+            f"--output-dir={where}", "--train=*", *more)
         files = json.loads((folder / where / "names.json").read_text())
         found.append({n: np.load(folder / where / entry["file"]).astype(float) for n, entry in files.items()})
     assert names <= set(found[0]) == set(found[1])

@@ -1,0 +1,67 @@
+"""Attention without a kernel, for some queries at a time: gradients as without chunks, and no buffer of queries times keys."""
+import json
+
+import numpy as np
+import pytest
+from chunked import CASES, HEADS, LENGTH, write
+from running import same_gradients
+from test_stored_scores import values
+
+CHUNKS = "--pass-option=ungroup.attention_queries="
+SHOWN = ["--loss=mse", "--optimizer=adamw", "--stage=memory", "--target=cpu:x86-64-v4"]
+
+
+def is_matrix(shape):
+    """Has a value an element for each query and key of all samples and heads?"""
+    return shape.count(LENGTH) > 1 and np.prod(shape) > HEADS * LENGTH * LENGTH
+
+
+@pytest.mark.parametrize("queries", [5, 19, LENGTH])  # of a chunk: a rest of 2, of 18, one chunk
+@pytest.mark.parametrize("name", CASES)
+def test_chunks_change_nothing(run, tmp_path, name, queries):
+    trained = write(tmp_path, name)
+    same_gradients(run, tmp_path, trained, options=[f"{CHUNKS}{queries}"])
+
+
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
+@pytest.mark.parametrize("name", CASES)
+def test_no_scores_are_stored(run, tmp_path, name, precision):
+    """A table of all queries and keys may be, without the batch."""
+    write(tmp_path, name)
+    shown = run("dump", "model.onnx", *SHOWN, f"--precision={precision}", CHUNKS + "5")
+    found = list(values(shown.stdout))
+    assert {p for p, _ in found} >= {"accumulate", "eval", "update"} and "looks like" not in shown.stderr
+    assert not [(p, shape) for p, shape in found if is_matrix(shape)]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_stored_scores_are_found(run, tmp_path, name):
+    """Few queries are one chunk, says the target's table."""
+    write(tmp_path, name)
+    assert any(is_matrix(shape) for _, shape in values(run("dump", "model.onnx", *SHOWN).stdout))
+
+
+@pytest.mark.parametrize("name", ["heads_mixed", "positions_mixed"])
+def test_weights_that_are_outputs(run, tmp_path, name):
+    """The user reads the weights, so they are stored; a note says why."""
+    write(tmp_path, name, stores_weights=True)
+    shown = run("dump", "model.onnx", "--after=recognize")
+    assert "chunked_attention" not in shown.stdout and "looks like attention, but" in shown.stderr
+
+
+@pytest.mark.parametrize("name, precision", [(name, "bf16") for name in CASES] + [("disentangled", "f16"), ("heads_mixed", "f32")])
+def test_errors_are_no_larger(run, tmp_path, name, precision):
+    """At most twice the error of the nodes without groups in the same precision, against f64."""
+    write(tmp_path, name)
+
+    def gradients(where, *options):
+        run("grad", "model.onnx", "--loss=mse", "--input=x=x.npy", "--input=labels=labels.npy", "--engine=compiled", "--train=*",
+            f"--output-dir={where}", *options)
+        files = json.loads((tmp_path / where / "names.json").read_text())
+        return {n: np.load(tmp_path / where / entry["file"]).astype(float) for n, entry in files.items()}
+    exact = gradients("f64", "--precision=f64", "--disable=recognize")
+    nodes = gradients("nodes", f"--precision={precision}", "--disable=recognize")
+    chunks = gradients("chunks", f"--precision={precision}", CHUNKS + "5")
+    for n, want in exact.items():
+        whole, parts = (np.linalg.norm(x[n] - want) / np.linalg.norm(want) for x in (nodes, chunks))
+        assert parts <= max(2 * whole, 5e-7), (n, whole, parts)
