@@ -4,7 +4,7 @@
  *	z = dot x[512,768], w[768,50257]     x is cut along axis 0; each part has the whole of w
  *	m = reduce.max z over axis 1         m[512] is cut along axis 0
  *	g = dot x, z over axis 0 of both     each part has a g of its own; their sum is the whole g
- *	h = transpose g                      so does h
+ *	h = transpose g                      each part has an h of its own, too
  *
  * Takes linear time in the number of nodes. */
 #include "ir/ir.h"
@@ -83,7 +83,7 @@ is_combined(const AxisCut *c, const Value *v)
 	return v && c->of[v->id].known && c->of[v->id].combine != COMBINE_JOIN;
 }
 
-/* Does n only move or round the elements of a value that each part has of its own? */
+/* Does n only move or round a value that each part has of its own, such as a part's sum? */
 static bool
 keeps_combined(const AxisCut *c, const Node *n)
 {
@@ -100,8 +100,11 @@ is_cut_right(const AxisCut *c, const Node *n)
 {
 	const Factor *f = c->factor[n->id];
 
-	if (keeps_combined(c, n))
-		return !f;
+	if (keeps_combined(c, n)) {
+		const ValueCut *x = &c->of[node_operand(n, 0)->id],
+			       *y = &c->of[node_result(n, 0)->id];
+		return !f && y->known && y->axis < 0 && y->combine == x->combine;
+	}
 
 	for (int i = 0; i < n->n_operands; i++) {
 		const Value *v = node_operand(n, i);

@@ -53,3 +53,34 @@ gradient_widen(const Builder *b, int n_grads, Value **grads)
 		node_erase(n);
 	}
 }
+
+Value *
+gradient_unrounded(Builder *b, Value *v)
+{
+	Node *n = v->node;
+	const OpRow *row = n ? op_row(n) : NULL;
+	const Field *type = NULL;
+	Value *before = value_cast_of(v);
+
+	if (!row || !value_used_once(v) || n->n_results > 1)
+		return v;
+	if (before)
+		return before->type->dtype == F32 ? before : v;
+	for (const Field *f = row->fields; f && f->name; f++)
+		type = f->kind == FIELD_DTYPE_IF_ANY ? f : type;
+	bool moves = row->fuse == FUSE_VIEW && n->n_operands == 1;
+	if (!moves && !type)
+		return v;
+	Builder here = *b;
+	here.before = n;
+	here.loc = n->loc;
+	Value **operands = NEW_ARRAY(b->m->arena, Value *, n->n_operands);
+	for (int i = 0; i < n->n_operands; i++)
+		operands[i] = node_operand(n, i);
+	void *attr = arena_copy(b->m->arena, n->attr, row->attr_size);
+	if (type)
+		*(int *)((char *)attr + type->offset) = 1 + F32;
+	else if ((operands[0] = gradient_unrounded(b, operands[0]))->type->dtype != F32)
+		return v;
+	return build(&here, n->op, n->n_operands, operands, attr);
+}

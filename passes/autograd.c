@@ -113,39 +113,6 @@ loss_seed(Builder *b, Type type)
 }
 
 /* ---- gradients of 16 bits */
-/* v without the last rounding to 16 bits, in f32: for a product, its sum as it is before
- * rounding. Returns v if v was not rounded, or if other nodes read v. */
-static Value *
-unrounded(Builder *b, Value *v)
-{
-	Node *n = v->node;
-	const OpRow *row = n ? op_row(n) : NULL;
-	const Field *type = NULL;
-	Value *before = value_cast_of(v);
-
-	if (!row || !value_used_once(v) || n->n_results > 1)
-		return v;
-	if (before)
-		return before->type->dtype == F32 ? before : v;
-	for (const Field *f = row->fields; f && f->name; f++)
-		type = f->kind == FIELD_DTYPE_IF_ANY ? f : type;
-	bool moves = row->fuse == FUSE_VIEW && n->n_operands == 1;
-	if (!moves && !type)
-		return v;
-	Builder here = *b;
-	here.before = n;
-	here.loc = n->loc;
-	Value **operands = NEW_ARRAY(b->m->arena, Value *, n->n_operands);
-	for (int i = 0; i < n->n_operands; i++)
-		operands[i] = node_operand(n, i);
-	void *attr = arena_copy(b->m->arena, n->attr, row->attr_size);
-	if (type)
-		*(int *)((char *)attr + type->offset) = 1 + F32;
-	else if ((operands[0] = unrounded(b, operands[0]))->type->dtype != F32)
-		return v;
-	return build(&here, n->op, n->n_operands, operands, attr);
-}
-
 /* The gradient without the roundings to 16 bits on its way to an f32 weight. If the gradient is a
  * sum, as for a weight that is used twice, the terms lose their roundings, too. */
 static Value *
@@ -155,7 +122,7 @@ whole_gradient(Builder *b, Value *g)
 	Node *n = g->node;
 
 	if (x && g->type->dtype == F32 && value_is_narrow(x)) {
-		Value *whole = unrounded(b, x);
+		Value *whole = gradient_unrounded(b, x);
 		return whole == x ? g : whole_gradient(b, whole);
 	}
 	for (int i = 0; n && i < n->n_operands; i++) {

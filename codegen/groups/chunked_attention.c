@@ -1,13 +1,14 @@
 /* Attention without a kernel, and its gradient, for some queries at a time: a loop over chunks. A chunk's scores are
  * stored, for all samples and heads; the memory is the next chunk's. The gradients of keys and values are sums over
- * chunks. Chunks have the same queries for any batch, so bits do not depend on the number of ranks. */
+ * chunks. Chunks have the same queries for any batch, so bits do not depend on the number of ranks. (If all samples share
+ * their keys and are more than the queries, chunks are of samples.) */
 #include "codegen/groups/chunks.h"
 #include "codegen/strategy/strategy.h"
 #include "ir/groups/groups.h"
 
 extern const GroupStrategy group_strategy_chunked_attention, group_strategy_chunked_attention_grad;
 
-/* Do all operands but one of v's node have nothing of the axis of v? So the axis is no batch axis. */
+/* Does exactly one operand of v's node have this axis of v? So the axis is no batch axis. */
 static bool
 is_one_operands(Arena *arena, const Value *v, int axis)
 {
@@ -40,6 +41,63 @@ plan(const Target *t, const Function *body, Arena *arena, Chunks *out)
 	return longest > 0;
 }
 
+/* ---- sums of 16 bits. Chunks add up f32, and readers that want f32 get the sum before it is rounded. */
+static bool
+is_cast_to(const Node *n, DType to)
+{
+	return n->n_results == 1 && value_cast_of(node_result(n, 0)) &&
+	       node_result(n, 0)->type->dtype == to;
+}
+
+static bool
+all_cast_to(const Value *v, DType to)
+{
+	for_each_use(v, u)
+		if (!is_cast_to(u->user, to))
+			return false;
+	return true;
+}
+
+/* Result i of f without its last rounding. */
+static void
+unround(Function *f, int i)
+{
+	Node *ret = function_return(f);
+	Builder b = {.m = f->module, .f = f, .before = ret, .loc = ret->loc, .phase = ret->phase};
+
+	node_set_operand(ret, i, gradient_unrounded(&b, node_operand(ret, i)));
+}
+
+/* Are the narrow sums over chunks in f32 now? False: there were none. */
+static bool
+unround_sums(Function *f, const Chunks *c)
+{
+	const AxisCut *cut = &c->levels[0].cut;
+	bool any = false;
+
+	for (int i = 0; i < function_return(f)->n_operands; i++) {
+		const Value *v = function_result(f, i);
+		if (cut->of[v->id].axis >= 0 || !value_is_narrow(v))
+			continue;
+		unround(f, i);
+		any |= function_result(f, i) != v;
+	}
+	if (any)
+		function_drop_unread(f);
+	return any;
+}
+
+/* Readers of `from` read `to`, which may have more bits. */
+static void
+replace_result(Builder *b, Value *from, Value *to)
+{
+	for_each_use(from, u)
+		if (to->type != from->type && is_cast_to(u->user, to->type->dtype))
+			value_replace_uses(node_result(u->user, 0), to);
+	if (value_used(from))
+		value_replace_uses(from, b_cast(b, to, from->type->dtype));
+}
+
 /* A call of f in the place of the call, whose result results[i] becomes result i; NULL: i. */
 static Node *
 call_instead(Node *call, Function *f, Value *const *operands, const int *results)
@@ -52,8 +110,8 @@ call_instead(Node *call, Function *f, Value *const *operands, const int *results
 	Node *other = build_node(&b, OP_call, f->params.n, operands, &(CallAttr){.callee = f});
 
 	for (int i = 0; i < other->n_results; i++)
-		value_replace_uses(node_result(call, results ? results[i] : i),
-		                   node_result(other, i));
+		replace_result(&b, node_result(call, results ? results[i] : i),
+		               node_result(other, i));
 	node_erase(call);
 	return other;
 }
@@ -70,7 +128,7 @@ with_copies(Node *call, Function *f, Arena *arena)
 	return call_instead(call, f, operands, NULL);
 }
 
-/* Puts a loop in place of the call. NULL: only says whether there are several chunks. */
+/* Puts a loop in place of the call; call NULL: only says whether there are several chunks. */
 static bool
 cut_queries(const Target *t, const Function *body, Node *call)
 {
@@ -79,6 +137,8 @@ cut_queries(const Target *t, const Function *body, Node *call)
 	Chunks c;
 	bool cut = plan(t, f, arena, &c);
 
+	if (cut && call && unround_sums(f, &c))
+		cut = plan(t, f, arena, &c);
 	if (cut && call)
 		chunks_expand(&c, with_copies(call, f, arena));
 	function_remove(f);
@@ -98,7 +158,7 @@ expand(const Target *t, Node *call)
 	return cut_queries(t, called_function(call), call);
 }
 
-/* Readers of results that are one number, such as the gradient of what chooses an index, read this number. */
+/* Replaces each result that is a constant number by that number. Example: the gradient of an index is 0. */
 static void
 replace_numbers(Node *call)
 {
@@ -135,12 +195,16 @@ call_of_read(Node *call, Arena *arena)
 		return NULL;
 	const char *name = arena_printf(m->arena, "%s.read", body->name);
 	Function *part = group_part(body, module_fresh_name(m, name), n, results, types);
+	for (int i = 0; i < n; i++)
+		if (value_is_narrow(function_result(part, i)) &&
+		    all_cast_to(node_result(call, results[i]), F32))
+			unround(part, i);
 	for (int i = 0; i < part->params.n; i++)
 		operands[i] = group_part_argument(call, part->params.at[i]);
 	return call_instead(call, part, operands, results);
 }
 
-/* Computes gradients that nobody reads not at all: those of masks, and of what is not trained. */
+/* Leaves out gradients that nobody reads, such as those of masks. */
 static bool
 expand_grad(const Target *t, Node *call)
 {

@@ -49,6 +49,23 @@ drop_unreached(Pass *p, Module *m)
 			function_remove(m->functions.at[i]);
 }
 
+/* Says once for each kind of target what it stores, because it has no strategy for the group. */
+static void
+note_stored(Pass *p, const Target *target, const Node *call, StrMap *said)
+{
+	const GroupRow *row = called_group(call);
+	const char *key = arena_printf(p->scratch, "%s %d", row->name, target->kind);
+
+	if (!row->stored || group_has_strategy(target, row) || strmap_get(said, key))
+		return;
+	strmap_put(said, key, (void *)(uintptr_t)row);
+	diag_remark(
+		p->diag,
+		"%s: node \"%s\" is a %s, which target %s does not compute in parts: %s are stored",
+		call->function->module->name, loc_origin(call->loc), row->name, target->name,
+		row->stored);
+}
+
 /* A call that stays needs no gradient any more: autograd has run. */
 static void
 open_or_keep(const Target *target, Node *call, IntMap *opened)
@@ -137,12 +154,13 @@ find_groups(Pass *p, Function *f, Target *target, StrMap *said)
 
 /* Nodes that take a call's place may call groups, too. */
 static void
-open_groups(Pass *p, const Function *f, const Target *target, IntMap *opened)
+open_groups(Pass *p, const Function *f, const Target *target, IntMap *opened, StrMap *said)
 {
 	for (Node *n = f->first; n;) {
 		Node *before = n->prev, *next = n->next;
 		uint32_t made = f->next_node_id;
 		if (called_group(n)) {
+			note_stored(p, target, n, said);
 			open_or_keep(target, n, opened);
 			p->changed = true;
 		}
@@ -169,7 +187,7 @@ run_ungroup(Pass *p, Module *m)
 			continue;
 		if (f->role != ROLE_FORWARD && f->role != ROLE_INFERENCE)
 			find_groups(p, f, target, said);
-		open_groups(p, f, target, opened);
+		open_groups(p, f, target, opened, said);
 	}
 	drop_unreached(p, m);
 	return true;

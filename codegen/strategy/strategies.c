@@ -35,6 +35,15 @@ group_strategy(const Target *t, const Function *body)
 	return NULL;
 }
 
+bool
+group_has_strategy(const Target *t, const GroupRow *row)
+{
+	for (int i = 0; i < COUNT(group_strategies); i++)
+		if (group_strategies[i]->group == row && group_strategies[i]->kinds >> t->kind & 1)
+			return true;
+	return false;
+}
+
 const Strategy *
 strategy_of(const Target *t, const Node *n)
 {

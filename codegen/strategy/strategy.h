@@ -68,6 +68,8 @@ typedef struct {
 /* ---- strategies.c: the first strategy that takes the group; NULL: its nodes become kernels of
  * their own. */
 const GroupStrategy *group_strategy(const Target *t, const Function *body);
+/* Has the target's kind any strategy for groups of this kind? */
+bool group_has_strategy(const Target *t, const struct GroupRow *row);
 
 /* ---- strategies.c: reports every opaque op without a strategy and every strategy without a required field.
  * True: nothing is wrong. */

@@ -203,7 +203,7 @@ typedef struct {
 /* Attention without a kernel, for some queries at a time, on CPUs. The bits of gradients depend on it. */
 typedef struct {
 	int64_t queries;       /* of a chunk, at most */
-	int64_t least_queries; /* fewer are one chunk: their scores are stored */
+	int64_t least_queries; /* with fewer, there is one chunk, and its scores are stored */
 } AttentionChunks;
 
 /* When a library's product or convolution is faster than our loops. */

@@ -15,6 +15,7 @@ typedef struct {
 	GroupNodes nodes;
 	IntMap *scores; /* ids of nodes inside that are scores, masks and the like, or depend on them */
 	VEC(const Node *) added;
+	int steps; /* of add_scores */
 } ChunkBody;
 
 /* ---- the nodes inside */
@@ -47,7 +48,7 @@ add_scores(ChunkBody *b, const Value *v, ScoreAxes axes)
 {
 	ScoreNode n;
 
-	if (is_inside(b, v->node) || b->m->steps++ > MOST_STEPS ||
+	if (is_inside(b, v->node) || b->steps++ > MOST_SCORE_NODES ||
 	    !score_node_of(b->m->r->scratch, v, axes, &n))
 		return;
 	intmap_put(b->scores, n.node->id, 1);
@@ -61,7 +62,7 @@ add_scores(ChunkBody *b, const Value *v, ScoreAxes axes)
 
 /* Is v computed from scores inside, as the sum of a row is? Then adds the nodes on the way. */
 static bool
-add_rows(ChunkBody *b, const Value *v, int steps)
+add_values_of_rows(ChunkBody *b, const Value *v, int steps)
 {
 	const Node *n = v ? v->node : NULL;
 	bool any = false;
@@ -75,7 +76,7 @@ add_rows(ChunkBody *b, const Value *v, int steps)
 	    (c != FUSE_ELEMENTWISE && c != FUSE_VIEW && c != FUSE_REDUCE))
 		return false;
 	for (int i = 0; i < n->n_operands; i++)
-		any |= add_rows(b, node_operand(n, i), steps - 1);
+		any |= add_values_of_rows(b, node_operand(n, i), steps - 1);
 	if (any) {
 		add_node(b, n);
 		intmap_put(b->scores, n->id, 1);
@@ -123,7 +124,7 @@ add_nodes(ChunkBody *b)
 	}
 	for (int k = 0; k < b->added.n; k++)
 		for (int i = 0; i < b->added.at[k]->n_operands; i++)
-			add_rows(b, node_operand(b->added.at[k], i), MOST_STEPS_TO_ROWS);
+			add_values_of_rows(b, node_operand(b->added.at[k], i), MOST_STEPS_TO_ROWS);
 }
 
 /* ---- the group */
@@ -143,18 +144,20 @@ is_query_by_query(const ChunkBody *b)
 	return is;
 }
 
-/* Makes a group of the derivative of a body with n_forward nodes. */
+/* Makes a group of the derivative of a body with n_forward nodes. The backward pass computes all of its nodes. */
 static void
 make_group(Function *derivative, int n_forward)
 {
+	Builder b = {.m = derivative->module, .f = derivative, .phase = PHASE_BACKWARD};
+	int number = 0;
+
 	derivative->kind = FUNCTION_GROUP;
 	derivative->group = &group_chunked_attention_grad;
-	for_each_node(derivative, n) {
-		if (n_forward-- <= 0 && n->op != OP_return)
-			n->phase = PHASE_BACKWARD;
-	}
-	Builder b = {.m = derivative->module, .f = derivative, .phase = PHASE_BACKWARD};
+	for_each_node(derivative, n)
+		n->phase = number++ < n_forward ? PHASE_FORWARD : PHASE_BACKWARD;
 	gradient_widen(&b, 0, NULL);
+	for_each_node(derivative, n)
+		n->phase = PHASE_BACKWARD;
 }
 
 const GroupBody *
@@ -234,7 +237,8 @@ recognize_chunked_attention(Recognition *r, Node *n)
 const GroupRow group_chunked_attention = {
 	.name = "chunked_attention",
 	.doc = "attention without a kernel: its nodes, for some queries at a time",
-	.recognize = recognize_chunked_attention};
+	.recognize = recognize_chunked_attention,
+	.stored = "scores of all queries, or a bias of them,"};
 
 const GroupRow group_chunked_attention_grad = {
 	.name = "chunked_attention_grad",

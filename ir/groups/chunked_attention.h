@@ -5,6 +5,7 @@
 #include "ir/groups/groups.h"
 
 /* ---- chunked_attention_match.c: nodes between products that make and consume scores, in a graph. */
+enum { MOST_SCORE_NODES = 256 /* of each walk back from scores */ };
 /* The axes of a value along which queries and keys lie; -1: the value has no such axis. */
 typedef struct {
 	int queries, keys;
@@ -23,7 +24,7 @@ typedef struct {
 	IntMap *member;         /* ids of the nodes that become part of the group */
 	Node *first, *last;     /* of the members */
 	int pending;            /* readers of values in `axes` that were not visited yet */
-	int steps;              /* of walks back */
+	int steps;              /* of the walk back from the softmax */
 	bool ends;              /* a product sums over keys */
 } ChunkMatch;
 

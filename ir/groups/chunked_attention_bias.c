@@ -61,6 +61,7 @@ copy_of_node(BiasBody *b, const Node *n, const Factor *loop)
 		operands[i] = copy_at(b, node_operand(n, i), cut ? loop->operand[i].axis : -1,
 		                      !is_product(n));
 	}
+	b->has_product |= is_product(n);
 	Node *copy = node_insert(b->body, NULL, n->op, n->n_operands, operands, n->attr, 1, &type,
 	                         n->loc);
 	copy->phase = n->phase;
@@ -80,7 +81,6 @@ loop_inside(BiasBody *b, const Value *v, int queries)
 		return NULL;
 	FuseClass c = node_fuse_class(n);
 	bool cheap = c == FUSE_ELEMENTWISE || c == FUSE_VIEW || c == FUSE_INDEX;
-	b->has_product |= is_product(n);
 	return is_product(n) || (cheap && v->type->n >= b->pairs) ? loops.queries : NULL;
 }
 
@@ -130,11 +130,11 @@ follow_queries(Arena *scratch, const Function *f, AxisCut *out, int64_t *pairs)
 	return longest > 1;
 }
 
-/* Is the operand computed from products, and has it about as many elements as the scores? */
+/* Is the operand a float value with at least as many elements as the scores? */
 static bool
 may_be_bias(const Function *attention, const Value *v)
 {
-	return v->node && dtype_is_float(v->type->dtype) && !is_move(v->node) &&
+	return v->node && dtype_is_float(v->type->dtype) &&
 	       v->type->n >= group_scores(attention)->type->n;
 }
 

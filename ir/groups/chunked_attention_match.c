@@ -8,10 +8,8 @@
  *	o[b,g,q,d] = dot p, v         a member, where the group ends: a product that sums over k
  *
  * The group is computed for some queries at a time, so every member has to have the axis q. Walks go back
- * for at most MOST_STEPS nodes, and forward as far as values with the axis q are read. */
+ * for at most MOST_SCORE_NODES nodes, and forward as far as values with the axis q are read. */
 #include "ir/groups/chunked_attention.h"
-
-enum { MOST_STEPS = 256 };
 
 static bool
 is_product(const Node *n)
@@ -112,7 +110,7 @@ walk_back(ChunkMatch *m, Value *v, ScoreAxes axes)
 	if (score_axes_of(m->needed, v, &known))
 		return known.queries == axes.queries && known.keys == axes.keys;
 	put_axes(m->needed, v, axes);
-	if (m->steps++ > MOST_STEPS)
+	if (m->steps++ > MOST_SCORE_NODES)
 		return false;
 	if (!score_node_of(m->r->scratch, v, axes, &n))
 		return true; /* an operand of the group */
@@ -199,19 +197,6 @@ loops_of(const ChunkMatch *m, Node *n, ScoreNode *out)
 	return out->queries != NULL;
 }
 
-/* Is n a product that sums over keys, whose other operand is the same for all queries? */
-static bool
-ends_at(const ChunkMatch *m, const ScoreNode *n)
-{
-	ScoreAxes at;
-
-	for (int i = 0; i < n->node->n_operands; i++)
-		if (!score_axes_of(m->axes, node_operand(n->node, i), &at) &&
-		    score_axes_of_operand(n, i).queries >= 0)
-			return false;
-	return is_product(n->node) && n->keys;
-}
-
 /* Follows the axes through n, which reads a value with both axes. False: n cannot be computed for some queries. */
 static bool
 follow_scores(ChunkMatch *m, const ScoreNode *n)
@@ -223,7 +208,7 @@ follow_scores(ChunkMatch *m, const ScoreNode *n)
 		return false;
 	if (at.keys < 0 && is_product(n->node)) {
 		m->ends = true;
-		return ends_at(m, n);
+		return true;
 	}
 	add_axes(m, node_result(n->node, 0), at);
 	return true;

@@ -89,10 +89,16 @@ groups_open(Function *f)
 {
 	Arena *scratch = arena_new();
 	IntMap *opened = intmap_new(scratch);
+	bool again = true;
 
-	for_each_node(f, n)
-		if (called_group(n))
-			group_open(n, opened);
+	while (again) { /* the nodes of a group may call groups, too */
+		again = false;
+		for_each_node(f, n)
+			if (called_group(n)) {
+				group_open(n, opened);
+				again = true;
+			}
+	}
 	arena_free(scratch);
 }
 
@@ -136,7 +142,7 @@ own_copy(Function *f, Value *v, Node *reader)
 	return function_param_as(f, v->type, v->name, PARAM_OPERAND, number);
 }
 
-/* Gives every reader of an integer parameter, of a view of integers, or of repeated floats a copy of its own. */
+/* Gives every reader of a parameter or of a view a copy of its own. */
 static void
 unshare(Function *f)
 {
@@ -147,10 +153,8 @@ unshare(Function *f)
 			Value *v = node_operand(n, i);
 			if (!v || value_used_once(v))
 				continue;
-			bool whole = !dtype_is_float(v->type->dtype);
-			bool param = whole && v->kind == VALUE_PARAM && v->index < n_params;
-			bool view = value_viewed(v) && (whole || v->node->op == OP_broadcast);
-			if (param || view)
+			bool param = v->kind == VALUE_PARAM && v->index < n_params;
+			if (param || value_viewed(v))
 				node_set_operand(n, i, own_copy(f, v, n));
 		}
 }

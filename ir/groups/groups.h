@@ -50,6 +50,8 @@ struct GroupRow {
 	/* Rewrites a copy of the body so that it does not read its hints, before the copy takes the
 	 * place of a call. NULL: the body reads none. */
 	void (*drop_hints)(Function *body);
+	/* What a target stores that has no strategy for the group: a note says so. NULL: there is nothing to say. */
+	const char *stored;
 };
 extern const GroupRow *const group_table[]; /* ends with NULL */
 #define GROUP(name) extern const GroupRow group_##name;
@@ -69,9 +71,9 @@ const GroupRow *called_group(const Node *n);
 void group_open(Node *call, IntMap *opened);
 /* group_open for all groups that f calls */
 void groups_open(Function *f);
-/* A copy of a body in which the nodes of groups stand in place of their calls, without hints. Integers that several
- * nodes read are several parameters, and so are views of integers and repeated floats: some nodes may read a mask along
- * queries, others along keys. A parameter v that the body lacks stands for operand v->number of a call. */
+/* A copy of a body in which the nodes of groups stand in place of their calls, without hints. Each reader of a parameter
+ * or of a view has a copy of its own: some nodes may read a mask along queries, others along keys. A parameter v that the
+ * body lacks stands for operand v->number of a call. */
 Function *group_opened(const Function *body);
 /* The result of the first product of a body, which makes scores or logits; NULL: the body has no product. */
 Value *group_scores(const Function *body);

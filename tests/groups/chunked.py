@@ -3,7 +3,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-BATCH, HEADS, LENGTH, WIDTH, POSITIONS = 2, 3, 37, 5, 11
+BATCH, HEADS, LENGTH, WIDTH = 2, 3, 37, 5
+POSITIONS = 11  # of distances
 WHOLE = [BATCH, HEADS, LENGTH, LENGTH]
 
 
@@ -68,6 +69,25 @@ def heads_mixed_masked(m):
     return mixed(m, m.op("Softmax", masked, axis=-1), "behind")
 
 
+def heads_mixed_padded(m):
+    """A mask of floats that is read along queries and along keys."""
+    seen = m.constant(np.float32([[1] * LENGTH, [1] * (LENGTH - 7) + [0] * 7]))
+    i, j = (m.op("Unsqueeze", f"{seen} {m.ints(1, axis)}") for axis in (3, 2))
+    both = m.op("Mul", f"{i} {j}")
+    hidden = m.op("Mul", f"{m.op('Sub', f'{both} {m.constant(np.float32(1))}')} {m.constant(np.float32(1e4))}")
+    p = m.op("Softmax", m.op("Add", f"{mixed(m, scores(m), 'before')} {hidden}"), axis=-1)
+    return mixed(m, p, "behind")
+
+
+def after_many(m):
+    """Two softmaxes, one of them of logits that 60 nodes make of the scores."""
+    s = scores(m)
+    for _ in range(60):
+        s = m.op("Tanh", s)
+    both = m.op("Add", f"{m.op('Softmax', s, axis=-1)} {m.op('Softmax', scores(m, 'q2', 'k2'), axis=-1)}")
+    return m.op("Mul", f"{both} {m.train('share', HEADS, 1, 1)}")
+
+
 def positions_mixed(m):
     """ConViT: the softmax of positions, and rows whose sum is 1 again."""
     p = m.op("Softmax", scores(m), axis=-1)
@@ -127,16 +147,19 @@ def disentangled(m):
     return m.op("Softmax", m.op("Add", f"{s} {m.op('Add', f'{seen} {turned}')}"), axis=-1)
 
 
-CASES = {f.__name__: f for f in (heads_mixed, heads_mixed_masked, positions_mixed, two_softmaxes, two_products, relative_shift, disentangled)}
+CASES = {f.__name__: f for f in (heads_mixed, heads_mixed_masked, heads_mixed_padded, after_many, positions_mixed, two_softmaxes, two_products, relative_shift, disentangled)}
 
 
-def write(folder, name, *, stores_weights=False):
-    """The model and its data. Returns the names of what is trained."""
+def write(folder, name, *, stores_weights=False, cancels=False):
+    """The model and its data; cancels: sums over the first and over the last queries have opposite signs. Returns the names of what is trained."""
     m = Model(len(name))
     weights = CASES[name](m)
     o = m.op("MatMul", f"{weights} {m.train('v', BATCH, HEADS, LENGTH, WIDTH)}")
     m.nodes.append(helper.make_node("Mul", [o, "x"], ["y"]))
     m.save(folder / "model.onnx", *[weights] * stores_weights)
     np.save(folder / "x.npy", np.ones((1, 1, 1, 1), np.float32))
-    np.save(folder / "labels.npy", m.rng.standard_normal((BATCH, HEADS, LENGTH, WIDTH)).astype(np.float32))
+    labels = m.rng.standard_normal((BATCH, HEADS, LENGTH, WIDTH)).astype(np.float32)
+    if cancels:
+        labels[:, :, :LENGTH // 2], labels[:, :, LENGTH // 2:] = 32, -32
+    np.save(folder / "labels.npy", labels)
     return m.trained

@@ -81,23 +81,36 @@ want_element_indices(OnnxNode *n, const Value *data, int axis)
 	return indices;
 }
 
+/* The gradient of gather_elements adds up each line (all elements along the axis) on one thread. With fewer lines, the
+ * elements are gathered from the flattened tensor. */
+enum { FEWEST_LINES = 64 };
+
 static void
 import_gather_elements(OnnxNode *n)
 {
 	Value *x = want_input(n, 0);
 	int axis = x ? want_axis(n, want_int(n, "axis", 0), x->type->rank) : -1;
 	Value *indices = axis < 0 ? NULL : want_element_indices(n, x, axis);
+	int64_t size = indices ? x->type->dims[axis] : 0;
 
-	indices = indices ? e_indices(n, indices, x->type->dims[axis], false) : NULL;
+	if (!indices)
+		return;
+	if (indices->type->n < FEWEST_LINES * indices->type->dims[axis]) {
+		indices = joined_indices(n, indices, size, x->type->n);
+		if (indices)
+			set_output(n, 0,
+			           e_gather(n, e_flat(n, x),
+			                    element_places(n, x->type, indices, axis), 0));
+		return;
+	}
+	indices = e_indices(n, indices, size, false);
 	if (!indices)
 		return;
 	for (int i = 0; i < x->type->rank; i++)
 		if (i != axis && indices->type->dims[i] < x->type->dims[i])
 			x = e_slice_axis(n, x, i, 0, indices->type->dims[i]);
 	set_output(n, 0,
-	           x->type->rank == 1 ? e_gather(n, x, indices, 0)
-	                              : e_op(n, OP_gather_elements, 2, (Value *[]){x, indices},
-	                                     &(AxisAttr){axis}));
+	           e_op(n, OP_gather_elements, 2, (Value *[]){x, indices}, &(AxisAttr){axis}));
 }
 
 static bool
