@@ -15,7 +15,7 @@ from team_shapes import module_of, shapes
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests/groups"))
-import test_blocks  # noqa: E402
+import blocked_attention  # noqa: E402
 SANITIZED = os.environ.get("GRADC_SANITIZED")
 SHORT = 16  # rows and tokens: more show nothing new
 
@@ -119,9 +119,9 @@ ATTENTION = [(130, 197, "causal", 64, 64), (67, 67, "window", 40, 8), (64, 128, 
 def test_attention_of_teams(run, compare, tmp_path, monkeypatch, queries, keys, mask, width, values, precision):
     """Blocks of queries and keys, with and without edges, in tiles of all types; the interpreter looks for races, too. The gradient of
     a bias is a kernel of its own."""
-    monkeypatch.setattr(test_blocks, "WIDTH", width)
-    monkeypatch.setattr(test_blocks, "VALUES", values)
-    test_blocks.write(tmp_path / "model.onnx", queries, keys, mask)
+    monkeypatch.setattr(blocked_attention, "WIDTH", width)
+    monkeypatch.setattr(blocked_attention, "VALUES", values)
+    blocked_attention.write(tmp_path / "model.onnx", queries, keys, mask)
     run("dump", "model.onnx", "--loss=mse", "--optimizer=sgd", "--stage=lowered", f"--precision={precision}",
         "--pass-option=multiversion.targets=cuda-sm_90", "-o", "lowered.gir")
     kernels = re.findall(r"^  kernel @attention.*?^  }\n", (tmp_path / "lowered.gir").read_text(), re.M | re.S)
