@@ -706,8 +706,8 @@ bool gradient_build(Builder *b, int n_seeds, const GradSeed *seeds, int n_wanted
 /* ---- grad_wide.c: rebuilds nodes of the backward phase in f32 that are in 16 bits, if their op should be computed in
  * f32 (column `precision`). Updates grads, gradients that no node reads yet. */
 void gradient_widen(const Builder *b, int n_grads, Value **grads);
-/* v without the last rounding to 16 bits, in f32: for a product, its sum as it is before rounding. Returns v if v was
- * not rounded, or if several nodes read v. */
+/* v without the last rounding to 16 bits, in f32. Example: of a product, the sum before the sum is rounded. Returns v if v
+ * was not rounded, or if several nodes read v. */
 Value *gradient_unrounded(Builder *b, Value *v);
 bool value_is_narrow(const Value *v); /* a float of fewer than 32 bits? */
 /* ---- grad.c again. The gradient of f, or of its surrogate, as a function, made at the first call. Its parameters

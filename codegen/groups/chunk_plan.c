@@ -15,9 +15,8 @@ results_fit(const Function *f, const AxisCut *cut)
 	return true;
 }
 
-/* The operands of v's node, a product, that are cut with this axis of v, as bits. */
-static unsigned
-operands_cut(Arena *arena, const Value *v, int axis)
+unsigned
+chunks_operands_cut(Arena *arena, const Value *v, int axis)
 {
 	Partition p = node_partition(arena, v->node);
 	const Factor *f = partition_of_result(&p, v->index, axis);
@@ -34,7 +33,8 @@ static int
 first_axis(Arena *arena, const Function *f, Value *v, unsigned side, AxisCut *cut)
 {
 	for (int axis = 0; axis < v->type->rank; axis++)
-		if (v->type->dims[axis] > 1 && (!side || operands_cut(arena, v, axis) == side) &&
+		if (v->type->dims[axis] > 1 &&
+		    (!side || chunks_operands_cut(arena, v, axis) == side) &&
 		    axis_cut(arena, f, v, axis, cut) && results_fit(f, cut) && cut->units > 1)
 			return axis;
 	return -1;
@@ -47,7 +47,7 @@ count_rows(Arena *arena, const Value *v, unsigned side)
 	int64_t rows = 1;
 
 	for (int axis = 0; axis < v->type->rank; axis++)
-		if (operands_cut(arena, v, axis) == side)
+		if (chunks_operands_cut(arena, v, axis) == side)
 			rows *= v->type->dims[axis];
 	return rows;
 }
@@ -136,7 +136,7 @@ cut_levels(Arena *arena, const Function *body, Value *product, int64_t rows, int
 {
 	AxisCut cut;
 	int axis = first_axis(arena, body, product, 0, &cut);
-	unsigned side = axis < 0 ? 0 : operands_cut(arena, product, axis);
+	unsigned side = axis < 0 ? 0 : chunks_operands_cut(arena, product, axis);
 	int64_t left = count_rows(arena, product, side), chunks = 1;
 
 	*c = (Chunks){.arena = arena, .elements = product->type->n};

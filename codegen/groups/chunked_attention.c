@@ -12,13 +12,9 @@ extern const GroupStrategy group_strategy_chunked_attention, group_strategy_chun
 static bool
 is_one_operands(Arena *arena, const Value *v, int axis)
 {
-	Partition p = node_partition(arena, v->node);
-	const Factor *f = partition_of_result(&p, v->index, axis);
-	int cut = 0;
+	unsigned cut = chunks_operands_cut(arena, v, axis);
 
-	for (int i = 0; f && i < v->node->n_operands; i++)
-		cut += f->operand[i].kind == SHARE_CUT;
-	return cut == 1;
+	return cut && (cut & (cut - 1)) == 0;
 }
 
 /* The queries are the longest axis of the scores that can be cut and that one operand of the product has. */
@@ -204,7 +200,7 @@ call_of_read(Node *call, Arena *arena)
 	return call_instead(call, part, operands, results);
 }
 
-/* Leaves out gradients that nobody reads, such as those of masks. */
+/* Leaves out gradients that nobody reads, such as the gradients of masks. */
 static bool
 expand_grad(const Target *t, Node *call)
 {

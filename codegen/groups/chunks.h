@@ -23,7 +23,9 @@ typedef struct {
  * be cut. False: no axis can be cut, or there is no more than one chunk. Makes functions of the module, which
  * chunks_drop removes. */
 bool chunks_plan(Arena *arena, const Function *body, Value *product, int64_t rows, Chunks *out);
-/* The same along one axis of the result v of a node, in chunks of at most `size` of its elements. */
+/* The operands of v's node, a product, that are cut with this axis of v, as bits. */
+unsigned chunks_operands_cut(Arena *arena, const Value *v, int axis);
+/* As chunks_plan, along one axis of the result v of a node, in chunks of at most `size` of its elements. */
 bool chunks_plan_axis(Arena *arena, const Function *body, Value *v, int axis, int64_t size,
                       Chunks *out);
 void chunks_drop(const Chunks *c);

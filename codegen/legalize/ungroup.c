@@ -49,7 +49,7 @@ drop_unreached(Pass *p, Module *m)
 			function_remove(m->functions.at[i]);
 }
 
-/* Says once for each kind of target what it stores, because it has no strategy for the group. */
+/* Notes, once for each kind of target, what a target stores that has no strategy for the group. */
 static void
 note_stored(Pass *p, const Target *target, const Node *call, StrMap *said)
 {

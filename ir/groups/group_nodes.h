@@ -10,7 +10,8 @@ typedef struct {
 	Node *first, *last;   /* of the members */
 	Function *body;       /* without parameters and nodes at first */
 	IntMap *inside; /* ids of the nodes that the body has: members, and others that stay in the graph, too */
-	/* values of the graph: the call's operands; what other nodes read of the members, by the body's results */
+	/* values of the graph: the operands of the call; the members' results that other nodes read, in the order of the
+	 * body's results */
 	VEC(Value *) arguments, results;
 	IntMap *copy; /* value id -> value of the body */
 } GroupNodes;
@@ -19,8 +20,8 @@ typedef struct {
 bool is_index_or_number(const Node *n);
 /* Do only nodes that the body has read v? */
 bool group_nodes_are_readers(const GroupNodes *g, const Value *v);
-/* Fills the body with the members in their order, and before each what it needs of the nodes `inside`. What they read
- * of other nodes become parameters. */
+/* Fills the body with the members in their order. Before each member come the nodes of `inside` that the member needs.
+ * Values that other nodes of the graph compute become parameters. */
 void group_nodes_build(GroupNodes *g);
 /* The value of the body that stands for v, a value that the body computes. */
 Value *group_nodes_copy(const GroupNodes *g, const Value *v);

@@ -123,7 +123,7 @@ open_calls(Function *f)
 	return any;
 }
 
-/* A value of its own for one of the readers of v, if v is a parameter of f or a view of one. */
+/* A copy of v, a parameter of f or a view, for the node `reader` alone. */
 static Value *
 own_copy(Function *f, Value *v, Node *reader)
 {

@@ -128,21 +128,23 @@ def relative_shift(m):
     return m.op("Softmax", m.op("Add", f"{s} {shifted}"), axis=-1)
 
 
-def places_of_distances(m, i, j):
+def places_of(m, distance):
     """The column of POSITIONS for each pair of positions, for all samples and heads."""
-    distance = m.op("Add", f"{m.op('Sub', f'{i} {j}')} {m.ints(POSITIONS // 2)}")
-    near = m.op("Min", f"{m.op('Max', f'{distance} {m.ints(0)}')} {m.ints(POSITIONS - 1)}")
+    shifted = m.op("Add", f"{distance} {m.ints(POSITIONS // 2)}")
+    near = m.op("Min", f"{m.op('Max', f'{shifted} {m.ints(0)}')} {m.ints(POSITIONS - 1)}")
     return m.op("Expand", f"{near} {m.ints(*WHOLE)}")
 
 
 def disentangled(m):
-    """DeBERTa: products of queries with positions, and of positions with keys. One list of positions is read along both axes."""
-    s = scores(m)
-    i, j = (m.op("Unsqueeze", f"{of_range(m)} {m.ints(axis)}") for axis in (1, 0))
+    """DeBERTa: products of queries with positions, and of positions with keys. One list of positions, and one matrix of distances, have the
+    queries along either axis."""
+    s, places = scores(m), of_range(m)
+    i, j = (m.op("Unsqueeze", f"{places} {m.ints(axis)}") for axis in (1, 0))
+    distance = m.op("Sub", f"{i} {j}")
     of_queries = m.op("MatMul", f"q {m.train('key_positions', HEADS, WIDTH, POSITIONS)}")
     of_keys = m.op("MatMul", f"k {m.train('query_positions', HEADS, WIDTH, POSITIONS)}")
-    seen = m.op("GatherElements", f"{of_queries} {places_of_distances(m, i, j)}", axis=-1)
-    from_keys = m.op("GatherElements", f"{of_keys} {places_of_distances(m, j, i)}", axis=-1)
+    seen = m.op("GatherElements", f"{of_queries} {places_of(m, distance)}", axis=-1)
+    from_keys = m.op("GatherElements", f"{of_keys} {places_of(m, m.op('Neg', distance))}", axis=-1)
     turned = m.op("Transpose", from_keys, perm=[0, 1, 3, 2])
     return m.op("Softmax", m.op("Add", f"{s} {m.op('Add', f'{seen} {turned}')}"), axis=-1)
 
