@@ -153,15 +153,22 @@ CASES = {f.__name__: f for f in (heads_mixed, heads_mixed_masked, heads_mixed_pa
 
 
 def write(folder, name, *, stores_weights=False, cancels=False):
-    """The model and its data; cancels: sums over the first and over the last queries have opposite signs. Returns the names of what is trained."""
+    """The model and its data; cancels: sums over the first and over the last queries have opposite signs, and v is a product, whose gradient
+    has 16 bits. Returns the names of what is trained."""
     m = Model(len(name))
     weights = CASES[name](m)
-    o = m.op("MatMul", f"{weights} {m.train('v', BATCH, HEADS, LENGTH, WIDTH)}")
+    v = m.train("v", BATCH, HEADS, LENGTH, WIDTH)
+    if cancels:
+        v = m.op("MatMul", f"{v} {m.train('projection', WIDTH, WIDTH)}")
+    o = m.op("MatMul", f"{weights} {v}")
     m.nodes.append(helper.make_node("Mul", [o, "x"], ["y"]))
     m.save(folder / "model.onnx", *[weights] * stores_weights)
     np.save(folder / "x.npy", np.ones((1, 1, 1, 1), np.float32))
     labels = m.rng.standard_normal((BATCH, HEADS, LENGTH, WIDTH)).astype(np.float32)
     if cancels:
-        labels[:, :, :LENGTH // 2], labels[:, :, LENGTH // 2:] = 32, -32
+        first = LENGTH // 2
+        labels[:, :, :first], labels[:, :, first:] = 32, -32 * first / (LENGTH - first)
+        for q in m.trained & {"q", "q2"}:  # so each query sees all keys alike
+            m.tensors[q] *= 0.02
     np.save(folder / "labels.npy", labels)
     return m.trained
