@@ -75,33 +75,16 @@ work_of_loops(Work *w, const Format *f, const KernelRecord *k, double share)
 }
 
 /* ---- library calls */
-/* Is a sum over k that is not a multiple of 16 bytes long cut into an aligned part and a rest (runtime/library/cublaslt_split.c)? */
-static bool
-cuts_sums(const LibraryCall *c, int64_t k)
-{
-	enum { LEAST = 512 };
-	DType z = (DType)c->operands[LIBRARY_RESULT].dtype;
-
-	return (z == F32 || z == BF16) && c->epilogue <= EPILOGUE_BIAS && !c->beta && k >= LEAST;
-}
-
-/* The largest power of two, up to 16 bytes, that divides the operand's start, the distances between its rows, and the length of a
- * contiguous axis, if the library loops over it: k, and in batches any axis. */
+/* The largest power of two, up to 16 bytes, that divides the operand's start, the distances between its rows, and the length of
+ * a contiguous axis. */
 static int64_t
-operand_alignment(const LibraryCall *c, int number, int64_t so_far, const ProductSizes *p)
+operand_alignment(const LibraryOperand *o, int64_t so_far)
 {
-	const LibraryOperand *o = &c->operands[number];
-	/* which axis of the first and second operand is k, counted from the last */
-	static const uint32_t k_axis[] = {
-		[LIBRARY_FIRST] = 1, [LIBRARY_SECOND] = 2, [LIBRARY_RESULT] = 0};
 	int64_t places = o->offset;
 
-	for (uint32_t i = 0; i < o->rank; i++) {
-		bool is_k = k_axis[number] && i == o->rank - k_axis[number];
-		bool looped = (is_k && !cuts_sums(c, p->k)) || p->batch > 1;
-		if (o->dims[i] > 1 && (o->strides[i] != 1 || looped))
+	for (uint32_t i = 0; i < o->rank; i++)
+		if (o->dims[i] > 1)
 			places |= o->strides[i] == 1 ? o->dims[i] : o->strides[i];
-	}
 	while (dtype_bytes((DType)o->dtype, places) % so_far)
 		so_far /= 2;
 	return so_far;
@@ -133,7 +116,7 @@ work_of_product(Work *w, const LibraryCall *c)
 	product_batch(p, z);
 	p->alignment = WIDEST;
 	for (int i = 0; i <= LIBRARY_RESULT; i++)
-		p->alignment = operand_alignment(c, i, p->alignment, p);
+		p->alignment = operand_alignment(&c->operands[i], p->alignment);
 }
 
 /* The sizes come from the library call, because the kernel's record describes the loops that the call replaces. */

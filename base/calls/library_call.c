@@ -175,6 +175,50 @@ library_reach(const LibraryOperand *o)
 	return find_last(o, &last) ? dtype_bytes((DType)o->dtype, last + 1) : INT64_MAX;
 }
 
+/* ---- the axes of a dot */
+/* For each axis and operand: the dimension, counted from the last; 0 if the operand does not have the axis. */
+static const int from_last[N_PRODUCT_AXES][N_LIBRARY_OPERANDS] = {
+	[PRODUCT_ROWS] =
+		{[LIBRARY_FIRST] = 2, [LIBRARY_RESULT] = 2, [LIBRARY_ADDED] = 2, [LIBRARY_AUX] = 2},
+	[PRODUCT_COLUMNS] = {[LIBRARY_SECOND] = 1,
+                             [LIBRARY_RESULT] = 1,
+                             [LIBRARY_BIAS] = 1,
+                             [LIBRARY_ADDED] = 1,
+                             [LIBRARY_AUX] = 1},
+	[PRODUCT_INNER] = {[LIBRARY_FIRST] = 1, [LIBRARY_SECOND] = 2},
+};
+
+int
+library_axis_dim(const LibraryCall *c, int i, ProductAxis axis)
+{
+	bool has = library_has_operand(c, i) && from_last[axis][i];
+
+	return has ? (int)c->operands[i].rank - from_last[axis][i] : -1;
+}
+
+int64_t
+library_axis_size(const LibraryCall *c, ProductAxis axis)
+{
+	int with = axis == PRODUCT_COLUMNS ? LIBRARY_SECOND : LIBRARY_FIRST;
+
+	return c->operands[with].dims[library_axis_dim(c, with, axis)];
+}
+
+int64_t
+library_axis_padded(const LibraryCall *c, ProductAxis axis, int64_t alignment)
+{
+	int64_t multiple = 1;
+
+	for (int i = 0; i < N_LIBRARY_OPERANDS; i++) {
+		const LibraryOperand *o = &c->operands[i];
+		int dim = library_axis_dim(c, i, axis);
+		int64_t elements = alignment * 8 / dtype_info[o->dtype].bits;
+		if (dim >= 0 && o->strides[dim] == 1 && elements > multiple)
+			multiple = elements;
+	}
+	return (library_axis_size(c, axis) + multiple - 1) / multiple * multiple;
+}
+
 /* ---- validity of a call */
 static bool
 is_size(int64_t x, int64_t least)

@@ -107,6 +107,14 @@ bool library_is_dense(const LibraryOperand *o);
 /* Bytes from the buffer's start to the end of the last element of a checked operand. */
 int64_t library_reach(const LibraryOperand *o);
 
+/* ---- the axes of a dot z[m,n] = x[m,k] y[k,n] */
+typedef enum { PRODUCT_ROWS, PRODUCT_COLUMNS, PRODUCT_INNER, N_PRODUCT_AXES } ProductAxis;
+/* The dimension of operand i that is the axis; -1: the call has no such operand, or the operand does not have the axis. */
+int library_axis_dim(const LibraryCall *c, int i, ProductAxis axis);
+/* The axis's size, rounded up to a multiple of `alignment` bytes in each operand in which the axis is contiguous. */
+int64_t library_axis_padded(const LibraryCall *c, ProductAxis axis, int64_t alignment);
+int64_t library_axis_size(const LibraryCall *c, ProductAxis axis);
+
 /* The call's operations (a multiplication and an addition are two) and the bytes of its operands. The kernel's loops may have
  * other numbers, if they add up another kernel's partial results. */
 double library_flops(const LibraryCall *c);

@@ -392,6 +392,21 @@ has_hyperparameters(const Node *call)
 	return false;
 }
 
+/* May an axis of the product get padding (codegen/legalize/pitch.c)? Operands of an epilogue get none. */
+static bool
+may_get_padding(const LibraryLimits *l, const LibraryCall *product)
+{
+	bool padded = false;
+
+	for (int a = 0; l->row_alignment && a < N_PRODUCT_AXES; a++) {
+		int64_t size = library_axis_size(product, (ProductAxis)a);
+		DType dtype = (DType)product->operands[LIBRARY_FIRST].dtype;
+		padded |= library_axis_padded(product, (ProductAxis)a, l->row_alignment) != size &&
+		          dtype_bytes(dtype, size) >= l->least_pitched_row;
+	}
+	return padded;
+}
+
 bool
 epilogue_open(const Target *t, Node *call, Readers *readers, Epilogue *out)
 {
@@ -400,7 +415,8 @@ epilogue_open(const Target *t, Node *call, Readers *readers, Epilogue *out)
 
 	*out = (Epilogue){0};
 	for (int i = 0; n && i < COUNT(rows); i++)
-		if (op_row(n)->joins & t->epilogues & rows[i].joins && rows[i].find(call, n, out)) {
+		if (op_row(n)->joins & t->epilogues & rows[i].joins && rows[i].find(call, n, out) &&
+		    !may_get_padding(&t->tuning->library, call_of(out->product))) {
 			add_operands(call, readers, n, out);
 			return true;
 		}

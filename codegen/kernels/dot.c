@@ -236,6 +236,26 @@ dot_library(Lower *lw, const Node *n, LibraryCall *out)
 	return library_put_added(lw, n, out);
 }
 
+/* False if rows of the result get padding for a library (codegen/legalize/pitch.c), because the bias has none. The kernels that
+ * read the product then add the bias. */
+static bool
+dot_takes_bias(const Target *t, const Node *n)
+{
+	const LibraryLimits *l = &t->tuning->library;
+	Type z = node_result(n, 0)->type, y = node_operand(n, 1)->type;
+	const DotAttr *a = n->attr;
+	int64_t columns = y->n;
+
+	for (int i = 0; i < a->y_batch.n; i++)
+		columns /= y->dims[a->y_batch.at[i]];
+	for (int i = 0; i < a->y_contract.n; i++)
+		columns /= y->dims[a->y_contract.at[i]];
+	int64_t bytes = dtype_bytes(z->dtype, columns);
+	return l->row_alignment == 0 || bytes % l->row_alignment == 0 ||
+	       bytes < l->least_pitched_row || type_bytes(z) < l->least_pitched ||
+	       !library_takes_dtypes(l, n) || op_row(n)->flops(n) < l->least_flops;
+}
+
 const Strategy strategy_dot = {.op = OP_dot,
                                .kinds = ON(CPU),
                                .doc = "blocks of packed panels",
@@ -251,4 +271,5 @@ const Strategy strategy_dot_team = {.op = OP_dot,
                                     BY_TEAM_PRODUCTS,
                                     .products = dot_products,
                                     .library = dot_library,
+                                    .takes_bias = dot_takes_bias,
                                     .reads = dot_reads};

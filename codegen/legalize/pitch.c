@@ -1,18 +1,20 @@
-/* The pass `pitch`: pads rows of products to multiples of 16 bytes. Matrix units of GPUs want
- * rows of operands and results to begin at such multiples; with rows of 50257 f32 numbers they
- * take three times as long. So a value that a library multiplies or computes gets a few padding
- * elements after each row, which no kernel reads or writes. The padded length of a row is its
- * pitch:
+/* The pass `pitch`: pads the operands and results of library products to multiples of 16 bytes. Matrix units of GPUs want rows
+ * that begin at such multiples and consist of whole 16 bytes; with rows of 50257 f32 numbers they take three times as long. So
+ * a value that a library multiplies or computes gets padding: a few elements behind each row, and a few rows behind the
+ * last row. The padded length of a row is its pitch:
  *
  *	%1 = launch ... {kernel = @dot_29} : f32[16384,50257]   ->   f32[16384,50260]
  *
- * Kernels that read or write the value get new places (indices into the buffer): the element in
- * row r and column c moves from 50257 r + c to 50260 r + c. Library calls get new strides. All
- * readers must be kernels. A kernel that is also launched on values without a pitch gets a twin:
- * a copy of the kernel for values with a pitch. Changes no number. Takes linear time in the number
+ * Kernels that read or write the value get new places (indices into the buffer): the element in row r and column c moves from
+ * 50257 r + c to 50260 r + c (pitch_places.c). The kernel that writes the value writes zeros into the padding. If all operands
+ * of a library's product have padding, the library multiplies 50260 columns, as if they were part of the tensor (pitch_calls.c).
+ *
+ * Only values between kernels can have padding. States, such as weights, keep the layout of their type, and so do results
+ * of a program. A product that reads or computes one of them gets a copy (pitch_copy.c). A kernel that is also launched on values
+ * without padding gets a twin: a copy of the kernel for values with padding. Changes no number. Takes linear time in the number
  * of places in the kernels. */
 #include "codegen/codegen.h"
-#include "codegen/target/target.h"
+#include "codegen/legalize/pitch.h"
 
 #include <string.h>
 
@@ -20,20 +22,29 @@
 typedef struct {
 	Arena *arena;
 	Module *m;
-	int64_t alignment; /* in bytes; the same for all targets that want an alignment */
-	/* by a value's address: 1 if the value is to get a pitch, 0 if it turned out that it
-	 * cannot */
-	IntMap *pitched;
-	VEC(Value *) all; /* every value that was ever in `pitched` */
+	const LibraryLimits *limits; /* alike for all targets that want an alignment */
+	IntMap *padding;             /* by a value's address: PAD_COLUMNS, PAD_ROWS */
+	IntMap *copies;   /* by a type, for operands and for results: the kernel that copies it */
+	VEC(Value *) all; /* every value that ever had padding */
 	bool dropped;     /* was a value dropped in this round? */
 } Pitches;
 
-static bool
-is_pitched(const Pitches *p, const Value *v)
+static int
+padding_of(const Pitches *p, const Value *v)
 {
-	uint64_t in;
+	uint64_t padding = 0;
 
-	return v && intmap_get(p->pitched, (uint64_t)(uintptr_t)v, &in) && in;
+	return v && intmap_get(p->padding, (uint64_t)(uintptr_t)v, &padding) ? (int)padding : 0;
+}
+
+static void
+set_padding(Pitches *p, Value *v, int padding)
+{
+	uint64_t known;
+
+	if (!intmap_get(p->padding, (uint64_t)(uintptr_t)v, &known))
+		vec_push(p->arena, &p->all, v);
+	intmap_put(p->padding, (uint64_t)(uintptr_t)v, (uint64_t)padding);
 }
 
 static int64_t
@@ -43,11 +54,22 @@ row_of(Type t)
 }
 
 static int64_t
-pitch_of(Type t, int64_t alignment)
+round_up(int64_t n, int64_t to)
 {
-	int64_t numbers = alignment * 8 / dtype_info[t->dtype].bits;
+	return (n + to - 1) / to * to;
+}
 
-	return (row_of(t) + numbers - 1) / numbers * numbers;
+static Type
+with_padding(const Pitches *p, Type t, int padding)
+{
+	int64_t alignment = p->limits->row_alignment, dims[MAX_RANK];
+
+	memcpy(dims, t->dims, sizeof(*dims) * (size_t)t->rank);
+	if (padding & PAD_COLUMNS)
+		dims[t->rank - 1] = round_up(row_of(t), alignment * 8 / dtype_info[t->dtype].bits);
+	if (padding & PAD_ROWS) /* as many rows as any type needs */
+		dims[0] = round_up(dims[0], alignment);
+	return type_new(p->m, t->dtype, t->rank, dims);
 }
 
 static Value *
@@ -64,24 +86,6 @@ n_buffers(const Kernel *k)
 	return k->n_inputs + k->n_outputs;
 }
 
-/* Does the kernel's library call use the buffer as a matrix, an operand or result of a product,
- * with rows of this length? */
-static bool
-has_product_rows(const Kernel *k, int buffer, int64_t row)
-{
-	const LibraryCall *c = k->library;
-
-	for (int i = 0; c && c->kind == LIBRARY_DOT && i < N_LIBRARY_OPERANDS; i++) {
-		const LibraryOperand *o = &c->operands[i];
-		if (i == LIBRARY_BIAS || !library_has_operand(c, i))
-			continue;
-		int64_t a = o->strides[o->rank - 1], b = o->strides[o->rank - 2];
-		if (o->buffer == buffer && ((a == row && b == 1) || (a == 1 && b == row)))
-			return true;
-	}
-	return false;
-}
-
 /* Is v computed by a kernel and read by kernels only? */
 static bool
 is_of_kernels(const Value *v)
@@ -94,233 +98,54 @@ is_of_kernels(const Value *v)
 	return true;
 }
 
+/* Does the function run on a target that wants an alignment? */
 static bool
-wants_pitch(const LibraryLimits *l, const Value *v)
+is_aligned(const Function *f)
 {
-	Type t = v->type;
-	int bits = dtype_info[t->dtype].bits;
+	const Target *t = f->target ? target_find(f->target) : NULL;
 
-	return t->rank > 1 && bits >= 8 && type_bytes(t) >= l->least_pitched &&
-	       row_of(t) * bits / 8 % l->row_alignment != 0 &&
-	       row_of(t) * bits / 8 >= l->least_pitched_row && is_of_kernels(v);
+	return t && t->tuning->library.row_alignment > 0;
 }
 
 static void
-find_values(Pitches *p, const Function *f, const LibraryLimits *l)
+find_values(Pitches *p, const Function *f)
 {
 	for_each_node(f, n) {
 		const Kernel *k = launched_kernel(n);
 		for (int b = 0; k && b < n_buffers(k); b++) {
 			Value *v = argument(n, b);
-			if (!wants_pitch(l, v) || !has_product_rows(k, b, row_of(v->type)) ||
-			    is_pitched(p, v))
-				continue;
-			intmap_put(p->pitched, (uint64_t)(uintptr_t)v, 1);
-			vec_push(p->arena, &p->all, v);
+			int padding = product_padding(k, b, p->limits) |
+			              product_pitch(k, b, p->limits);
+			if (padding && is_of_kernels(v))
+				set_padding(p, v, padding_of(p, v) | padding);
 		}
 	}
 }
 
-/* ---- can a kernel's places move? */
-/* Facts about the scalars of a kernel. */
-typedef struct {
-	const Kernel *k;
-	int64_t *extents;         /* extents of loop variables; 0 for other scalars */
-	const Affine **bounds;    /* places that loop variables stay below; NULL: no such bound */
-	const LoopStatement **by; /* the statement that defines each scalar */
-} Scalars;
-
-/* Returns c if v is the scalar x / c with a constant c; otherwise 0. */
-static int64_t
-divisor(const Scalars *s, LoopValue v, LoopValue x)
-{
-	const LoopStatement *q = s->by[v];
-	bool divides = q && q->kind == LOOP_STATEMENT_OP && q->op == LOOP_div &&
-	               q->operands[0] == x;
-	const LoopStatement *c = divides ? s->by[q->operands[1]] : NULL;
-
-	return c && c->kind == LOOP_STATEMENT_CONST ? c->i : 0;
-}
-
-/* If the statement computes x - c * (x / c), a remainder, records that its result is below c. */
-static void
-find_remainder(Scalars *s, const LoopStatement *at)
-{
-	const Affine *a = at->place;
-
-	for (int i = 0; i < 2 && a->n == 2 && a->constant == 0; i++) {
-		LoopValue x = a->terms[i].scalar, q = a->terms[1 - i].scalar;
-		int64_t c = divisor(s, q, x);
-		if (c > 0 && s->extents[x] > 0 && a->terms[i].coefficient == 1 &&
-		    a->terms[1 - i].coefficient == -c)
-			s->extents[at->result] = c;
-	}
-}
-
-static Scalars
-scalars_of(Arena *arena, const Kernel *k)
-{
-	Scalars s = {k, NEW_ARRAY(arena, int64_t, k->n_scalars),
-	             NEW_ARRAY(arena, const Affine *, k->n_scalars),
-	             NEW_ARRAY(arena, const LoopStatement *, k->n_scalars)};
-
-	for (int i = 0; i < k->body.n; i++) {
-		const LoopStatement *at = &k->body.at[i];
-		if (at->result < 0)
-			continue;
-		s.by[at->result] = at;
-		if (at->kind == LOOP_STATEMENT_FOR) {
-			s.extents[at->result] = at->extent;
-			s.bounds[at->result] = at->place;
-		} else if (at->kind == LOOP_STATEMENT_AFFINE) {
-			find_remainder(&s, at);
-		} else if (at->kind == LOOP_STATEMENT_EACH) {
-			Type tile = k->buffers.at[at->buffer].type;
-			s.extents[at->result] = tile->dims[0];
-			if (at->column >= 0)
-				s.extents[at->column] = tile->dims[1];
-		}
-	}
-	return s;
-}
-
-/* Splits a place, term by term, so that place = *rows * row + *rest. row: elements of a row. */
-static void
-split_place(Arena *arena, const Affine *place, int64_t row, Affine *rows, Affine *rest)
-{
-	AffineTerm *of_rows = NEW_ARRAY(arena, AffineTerm, place->n);
-	AffineTerm *of_rest = NEW_ARRAY(arena, AffineTerm, place->n);
-	int64_t whole = place->constant / row - (place->constant % row < 0);
-
-	*rows = (Affine){.constant = whole, .terms = of_rows};
-	*rest = (Affine){.constant = place->constant - whole * row, .terms = of_rest};
-	for (int i = 0; i < place->n; i++) {
-		AffineTerm t = place->terms[i];
-		if (t.coefficient % row == 0)
-			of_rows[rows->n++] = (AffineTerm){t.coefficient / row, t.scalar};
-		else
-			of_rest[rest->n++] = t;
-	}
-}
-
-static const LoopStatement *
-giver(const Scalars *s, LoopValue v)
-{
-	return v >= 0 ? s->by[v] : NULL;
-}
-
-/* Does the condition say that `place`, the place within a row, is below `row`, the length of the
- * row? */
-static bool
-says_below(const Scalars *s, LoopValue condition, const Affine *place, int64_t row)
-{
-	const LoopStatement *c = giver(s, condition);
-
-	if (!c || c->kind != LOOP_STATEMENT_OP)
-		return false;
-	if (c->op == LOOP_and)
-		return says_below(s, c->operands[0], place, row) ||
-		       says_below(s, c->operands[1], place, row);
-	const LoopStatement *x = c->op == LOOP_lt ? giver(s, c->operands[0]) : NULL;
-	const LoopStatement *end = c->op == LOOP_lt ? giver(s, c->operands[1]) : NULL;
-	return x && end && x->kind == LOOP_STATEMENT_AFFINE && affine_same(x->place, place) &&
-	       end->kind == LOOP_STATEMENT_CONST && end->i <= row;
-}
-
-/* Do the element at the place and `more` elements after it lie in one row? condition: the statement touches
- * them only if it is true; -1: always. */
-static bool
-is_in_row(Arena *arena, const Scalars *s, const Affine *place, int64_t row, int64_t more,
-          LoopValue condition)
-{
-	Affine rows, rest;
-	int64_t low, high;
-
-	split_place(arena, place, row, &rows, &rest);
-	if (affine_range(arena, &rest, s->extents, s->bounds, &low, &high) && low >= 0 &&
-	    high + more < row)
-		return true;
-	return more == 0 && says_below(s, condition, &rest, row);
-}
-
-/* A place at which a statement touches the buffer: the statement's own place, or the place that a copy
- * reads. */
-typedef struct {
-	const Affine *at;
-	int64_t more;
-	LoopValue condition;
-} Touch;
-
-static int
-touches(const LoopStatement *s, int buffer, Touch out[2])
-{
-	LoopValue condition = s->n_operands && s->kind != LOOP_STATEMENT_STORE ? s->operands[0]
-	                                                                       : -1;
-	bool own = s->kind == LOOP_STATEMENT_LOAD || s->kind == LOOP_STATEMENT_STORE;
-	int n = 0;
-
-	if (own && s->buffer == buffer)
-		out[n++] = (Touch){s->place, 0, condition};
-	if (s->kind == LOOP_STATEMENT_COPY && s->windows[0].buffer == buffer)
-		out[n++] = (Touch){s->windows[0].place, s->extent - 1, condition};
-	return n;
-}
-
-/* Must operand i of the library call have the same layout as its result? True for an operand that
- * is added, and for the value that a GELU saves or reads. Operand and result could only get a
- * pitch together, so neither gets one. */
-static bool
-is_alike(const LibraryCall *c, int i)
-{
-	return i == LIBRARY_ADDED || i == LIBRARY_AUX ||
-	       (i == LIBRARY_RESULT &&
-	        (library_has_operand(c, LIBRARY_ADDED) || library_has_operand(c, LIBRARY_AUX)));
-}
-
-static bool
-call_moves(const LibraryCall *c, int buffer, int64_t row)
-{
-	for (int i = 0; c && i < N_LIBRARY_OPERANDS; i++) {
-		const LibraryOperand *o = &c->operands[i];
-		int64_t last = 0; /* the last element, within a row */
-		if (!library_has_operand(c, i) || o->buffer != buffer)
-			continue;
-		if (c->kind != LIBRARY_DOT || i == LIBRARY_BIAS || is_alike(c, i) ||
-		    o->offset % row)
-			return false;
-		for (uint32_t d = 0; d < o->rank; d++)
-			last += o->strides[d] % row ? o->strides[d] * (o->dims[d] - 1) : 0;
-		if (last >= row)
-			return false;
-	}
-	return true;
-}
-
-static bool
-kernel_moves(Arena *arena, const Kernel *k, int buffer, int64_t row)
-{
-	Scalars s = scalars_of(arena, k);
-	Touch t[2];
-
-	for (int i = 0; i < k->body.n; i++)
-		for (int n = touches(&k->body.at[i], buffer, t) - 1; n >= 0; n--)
-			if (!is_in_row(arena, &s, t[n].at, row, t[n].more, t[n].condition))
-				return false;
-	return call_moves(k->library, buffer, row);
-}
-
-/* ---- which values can get a pitch */
-/* Flags for a kernel's buffer. MOVES, STAYS: the buffer's places can move to a pitch, or cannot
- * (0: not known yet). SOME_PITCHED, SOME_PLAIN: some launch passes a value with a pitch, or one
- * without. */
-enum { MOVES = 1, STAYS = 2, SOME_PITCHED = 4, SOME_PLAIN = 8 };
-/* only the first 64 buffers of a kernel may get a pitch: sets of buffers are 64 bits */
-enum { MOST_PITCHED = 64 };
+/* ---- which values can have padding */
+/* Flags for a kernel's buffer. MOVES, STAYS: the buffer's places can move to a pitch, or cannot (0: not known yet). */
+enum { MOVES = 1, STAYS = 2 };
+/* only the first buffers of a kernel may have padding: the padding of all buffers is 64 bits */
+enum { MOST_PITCHED = 32 };
 
 static uint64_t
-buffer_key(const Kernel *k, int buffer)
+paddings_of(const Pitches *p, const Node *n)
 {
-	return hash_mix((uint64_t)(uintptr_t)k, (uint64_t)buffer);
+	uint64_t set = 0;
+
+	for (int b = 0; b < n_buffers(launched_kernel(n)) && b < MOST_PITCHED; b++)
+		set |= (uint64_t)padding_of(p, argument(n, b)) << 2 * b;
+	return set;
+}
+
+static bool
+launches_differ(const Pitches *p, const Kernel *k, uint64_t set)
+{
+	for (int i = 0; i < p->m->functions.n; i++)
+		for_each_node(p->m->functions.at[i], n)
+			if (launched_kernel(n) == k && paddings_of(p, n) != set)
+				return true;
+	return false;
 }
 
 typedef void Visit(Pitches *p, IntMap *found, Node *n, int buffer);
@@ -336,20 +161,41 @@ for_each_argument(Pitches *p, IntMap *found, Visit *visit)
 		}
 }
 
+/* Is the buffer an input, or an output that the kernel writes as a whole? Not if a result begins as the buffer. */
+static bool
+is_whole(const Kernel *k, int buffer)
+{
+	for (int b = 0; b < n_buffers(k); b++)
+		if (k->buffers.at[b].from == buffer + 1)
+			return false;
+	return buffer < k->n_inputs || k->buffers.at[buffer].kind == BUFFER_OUT;
+}
+
+static uint64_t
+buffer_key(const Kernel *k, int buffer, int padding)
+{
+	return hash_mix((uint64_t)(uintptr_t)k, (uint64_t)buffer << 2 | (uint64_t)padding);
+}
+
+/* Can the kernel's buffer, a tensor of type t, have this padding? */
+static bool
+can_pad(const Pitches *p, const Kernel *k, int buffer, Type t, int padding)
+{
+	return buffer < MOST_PITCHED && is_whole(k, buffer) &&
+	       (!(padding & PAD_COLUMNS) || places_can_move(p->arena, k, buffer, row_of(t)));
+}
+
 static void
 look_at(Pitches *p, IntMap *found, Node *n, int buffer)
 {
 	const Kernel *k = launched_kernel(n);
-	const Value *v = argument(n, buffer);
-	uint64_t key = buffer_key(k, buffer), bits = 0;
+	Type t = argument(n, buffer)->type;
+	int padding = padding_of(p, argument(n, buffer));
+	uint64_t known, key = buffer_key(k, buffer, padding);
 
-	intmap_get(found, key, &bits);
-	bits |= is_pitched(p, v) ? SOME_PITCHED : SOME_PLAIN;
-	if (is_pitched(p, v) && !(bits & (MOVES | STAYS)))
-		bits |= buffer < MOST_PITCHED && kernel_moves(p->arena, k, buffer, row_of(v->type))
-		                ? MOVES
-		                : STAYS;
-	intmap_put(found, key, bits);
+	if (!padding || intmap_get(found, key, &known))
+		return;
+	intmap_put(found, key, can_pad(p, k, buffer, t, padding) ? MOVES : STAYS);
 }
 
 /* Has k a serving kernel, or is it one? Then k gets no twin: the pair would have to be copied
@@ -367,13 +213,16 @@ static void
 drop_impossible(Pitches *p, IntMap *found, Node *n, int buffer)
 {
 	const Kernel *k = launched_kernel(n);
-	const Value *v = argument(n, buffer);
+	Value *v = argument(n, buffer);
+	int padding = padding_of(p, v);
 	uint64_t bits = 0;
 
-	intmap_get(found, buffer_key(k, buffer), &bits);
-	if (!is_pitched(p, v) || (bits & MOVES && (!(bits & SOME_PLAIN) || !is_served(p, k))))
+	if (!padding)
 		return;
-	intmap_put(p->pitched, (uint64_t)(uintptr_t)v, 0);
+	intmap_get(found, buffer_key(k, buffer, padding), &bits);
+	if (bits == MOVES && !(is_served(p, k) && launches_differ(p, k, paddings_of(p, n))))
+		return;
+	set_padding(p, v, 0);
 	p->dropped = true;
 }
 
@@ -388,104 +237,120 @@ drop_all_impossible(Pitches *p)
 	} while (p->dropped);
 }
 
-/* ---- moving */
-static Affine
-moved(Arena *arena, const Affine *place, int64_t row, int64_t pitch)
+/* ---- copies of values that cannot have padding */
+static Kernel *
+copy_kernel(Pitches *p, const Target *target, Type t, bool result)
 {
-	AffineTerm *terms = NEW_ARRAY(arena, AffineTerm, place->n);
-	int64_t whole = place->constant / row - (place->constant % row < 0);
+	uint64_t known, key = hash_mix((uint64_t)(uintptr_t)t, result);
 
-	for (int i = 0; i < place->n; i++) {
-		terms[i] = place->terms[i];
-		if (terms[i].coefficient % row == 0)
-			terms[i].coefficient = terms[i].coefficient / row * pitch;
+	if (!intmap_get(p->copies, key, &known)) {
+		known = (uint64_t)(uintptr_t)row_copy_kernel(p->m, p->arena, t, target->team);
+		intmap_put(p->copies, key, known);
 	}
-	return (Affine){place->constant + whole * (pitch - row), place->n, terms};
+	return (Kernel *)(uintptr_t)known;
 }
 
-static const Affine *
-moved_copy(Arena *arena, const Affine *place, int64_t row, int64_t pitch)
+/* A copy of v, an operand or result of n. */
+static Value *
+insert_copy(Pitches *p, Node *before, const Node *n, Value *v)
 {
-	Affine a = moved(arena, place, row, pitch);
+	const Target *target = target_find(n->function->target);
+	Kernel *k = copy_kernel(p, target, v->type, v->node == n);
+	Node *copy = node_insert(n->function, before, OP_launch, 1, &v, &(LaunchAttr){k}, 1,
+	                         &v->type, n->loc);
 
-	return arena_copy(arena, &a, sizeof(a));
+	copy->phase = n->phase;
+	return node_result(copy, 0);
 }
 
+/* Makes n read a copy that kernels alone read and that loops alone write. All products of a function read the same copy. */
 static void
-move_statement(Arena *arena, LoopStatement *s, int buffer, int64_t row, int64_t pitch)
+copy_operand(Pitches *p, IntMap *copies, Node *n, int buffer, int padding)
 {
-	Touch t[2];
+	Value *v = node_operand(n, buffer);
+	uint64_t known;
 
-	if (touches(s, buffer, t) == 0)
-		return;
-	if (s->kind != LOOP_STATEMENT_COPY) {
-		s->place = moved_copy(arena, s->place, row, pitch);
-		return;
+	if (!intmap_get(copies, (uint64_t)(uintptr_t)v, &known)) {
+		known = (uint64_t)(uintptr_t)insert_copy(p, n, n, v);
+		intmap_put(copies, (uint64_t)(uintptr_t)v, known);
 	}
-	LoopWindow w = s->windows[0];
-	w.place = moved_copy(arena, w.place, row, pitch);
-	s->windows = arena_copy(arena, &w, sizeof(w));
+	Value *copy = (Value *)(uintptr_t)known;
+	node_set_operand(n, buffer, copy);
+	set_padding(p, copy, padding_of(p, copy) | padding);
 }
 
+/* Makes all readers of n's result read a copy. */
 static void
-move_call(Arena *arena, Kernel *k, int buffer, int64_t row, int64_t pitch)
+copy_result(Pitches *p, Node *n, int result, int padding)
 {
-	if (!k->library)
-		return;
-	LibraryCall *c = arena_copy(arena, k->library, sizeof(*c));
-	for (int i = 0; i < N_LIBRARY_OPERANDS; i++) {
-		LibraryOperand *o = &c->operands[i];
-		if (!library_has_operand(c, i) || o->buffer != buffer)
-			continue;
-		for (uint32_t d = 0; d < o->rank; d++)
-			if (o->strides[d] % row == 0)
-				o->strides[d] = o->strides[d] / row * pitch;
-		o->offset = o->offset / row * pitch;
+	Value *v = node_result(n, result);
+	Value *copy = insert_copy(p, n->next, n, v);
+
+	for (Use *u = v->uses, *next; u; u = next) {
+		next = u->next;
+		if (u->user != copy->node)
+			node_set_operand(u->user, use_index(u), copy);
 	}
-	k->library = c;
+	set_padding(p, v, padding);
 }
 
-static Type
-with_pitch(Module *m, Type t, int64_t alignment)
+/* Is the padding of v zeros: is v written by loops? A library writes no zeros behind a result if it cannot pad its
+ * product. */
+static bool
+has_zeros(const Pitches *p, const Value *v)
 {
-	int64_t dims[MAX_RANK];
-
-	memcpy(dims, t->dims, sizeof(*dims) * (size_t)t->rank);
-	dims[t->rank - 1] = pitch_of(t, alignment);
-	return type_new(m, t->dtype, t->rank, dims);
-}
-
-static void
-move_buffer(const Pitches *p, Kernel *k, int buffer)
-{
-	LoopBuffer *b = &k->buffers.at[buffer];
-	int64_t row = row_of(b->type), pitch = pitch_of(b->type, p->alignment);
-
-	for (int i = 0; i < k->body.n; i++)
-		move_statement(p->m->arena, &k->body.at[i], buffer, row, pitch);
-	move_call(p->m->arena, k, buffer, row, pitch);
-	b->type = with_pitch(p->m, b->type, p->alignment);
-}
-
-/* ---- kernels: a kernel whose launches differ gets a twin */
-static uint64_t
-pitched_arguments(const Pitches *p, const Node *n)
-{
-	uint64_t set = 0;
-
-	for (int b = 0; b < n_buffers(launched_kernel(n)) && b < MOST_PITCHED; b++)
-		set |= (uint64_t)is_pitched(p, argument(n, b)) << b;
-	return set;
+	return padding_of(p, v) && v->node && launched_kernel(v->node) &&
+	       !launched_kernel(v->node)->library;
 }
 
 static bool
-launches_differ(const Pitches *p, const Kernel *k, uint64_t set)
+is_launched_again(const Pitches *p, const Kernel *k, const Node *launch)
 {
 	for (int i = 0; i < p->m->functions.n; i++)
 		for_each_node(p->m->functions.at[i], n)
-			if (launched_kernel(n) == k && pitched_arguments(p, n) != set)
+			if (n != launch && launched_kernel(n) == k)
 				return true;
 	return false;
+}
+
+/* Copies what a product could use with padding, but cannot have it. */
+static void
+add_copies(Pitches *p, const Function *f)
+{
+	IntMap *copies = intmap_new(p->arena);
+
+	for_each_node(f, n) {
+		const Kernel *k = launched_kernel(n);
+		if (!k || !k->library)
+			continue;
+		for (int i = 0; i <= LIBRARY_RESULT; i++) {
+			int b = (int)k->library->operands[i].buffer;
+			const Value *v = argument(n, b);
+			int padding = product_padding(k, b, p->limits);
+			bool has = (padding_of(p, v) & padding) == padding;
+			if (!has && ((is_served(p, k) && is_launched_again(p, k, n)) ||
+			             !can_pad(p, k, b, v->type, padding)))
+				continue;
+			if (i == LIBRARY_RESULT && !has)
+				copy_result(p, n, b - k->n_inputs, padding);
+			else if (i != LIBRARY_RESULT && padding && !(has && has_zeros(p, v)))
+				copy_operand(p, copies, n, b, padding);
+		}
+	}
+}
+
+/* ---- kernels: a kernel whose launches differ gets a twin */
+static void
+move_buffer(const Pitches *p, Kernel *k, int buffer, int padding)
+{
+	LoopBuffer *b = &k->buffers.at[buffer];
+	Type from = b->type, to = with_padding(p, from, padding);
+
+	if (row_of(to) != row_of(from))
+		places_move(p->m->arena, k, buffer, row_of(from), row_of(to));
+	if (buffer >= k->n_inputs)
+		places_write_zeros(p->m->arena, k, buffer, from, to);
+	b->type = to;
 }
 
 static Kernel *
@@ -498,7 +363,7 @@ twin_of(const Pitches *p, const Kernel *k)
 	return kernel_add(p->m, k, name);
 }
 
-/* The kernel for launches with this set of pitched arguments. */
+/* The kernel for launches with this padding of arguments. */
 static Kernel *
 moved_kernel(Pitches *p, IntMap *moved_ones, Kernel *k, uint64_t set)
 {
@@ -508,72 +373,121 @@ moved_kernel(Pitches *p, IntMap *moved_ones, Kernel *k, uint64_t set)
 		return p->m->kernels.at[known];
 	Kernel *to = launches_differ(p, k, set) ? twin_of(p, k) : k;
 	for (int b = 0; b < n_buffers(k) && b < MOST_PITCHED; b++)
-		if (set >> b & 1)
-			move_buffer(p, to, b);
+		if (set >> 2 * b & 3)
+			move_buffer(p, to, b, set >> 2 * b & 3);
 	kernel_finish(to);
 	intmap_put(moved_ones, key, (uint64_t)to->id);
 	return to;
 }
 
-/* A launch and the set of its arguments that have a pitch. All are collected first, while
- * launches still have their original kernels. */
+/* A launch and the padding of its arguments. All are collected first, while launches still have their original kernels. */
 typedef struct {
 	Node *node;
 	uint64_t set;
 } PitchedLaunch;
+typedef VEC(PitchedLaunch) PitchedLaunches;
 
-static void
-move_kernels(Pitches *p)
+static PitchedLaunches
+pitched_launches(Pitches *p)
 {
-	IntMap *moved_ones = intmap_new(p->arena);
-	VEC(PitchedLaunch) launches = {0};
+	PitchedLaunches launches = {0};
 
 	for (int i = 0; i < p->m->functions.n; i++)
 		for_each_node(p->m->functions.at[i], n) {
-			uint64_t set = launched_kernel(n) ? pitched_arguments(p, n) : 0;
+			uint64_t set = launched_kernel(n) ? paddings_of(p, n) : 0;
 			if (set)
 				vec_push(p->arena, &launches, ((PitchedLaunch){n, set}));
 		}
+	return launches;
+}
+
+static void
+move_kernels(Pitches *p, const PitchedLaunches *launches)
+{
+	IntMap *moved_ones = intmap_new(p->arena);
 	VEC(Kernel *) to = {0};
-	for (int i = 0; i < launches.n; i++) {
-		Kernel *k = ((LaunchAttr *)launches.at[i].node->attr)->kernel;
-		vec_push(p->arena, &to, moved_kernel(p, moved_ones, k, launches.at[i].set));
+
+	for (int i = 0; i < launches->n; i++) {
+		Kernel *k = ((LaunchAttr *)launches->at[i].node->attr)->kernel;
+		vec_push(p->arena, &to, moved_kernel(p, moved_ones, k, launches->at[i].set));
 	}
-	for (int i = 0; i < launches.n; i++)
-		((LaunchAttr *)launches.at[i].node->attr)->kernel = to.at[i];
+	for (int i = 0; i < launches->n; i++)
+		((LaunchAttr *)launches->at[i].node->attr)->kernel = to.at[i];
+}
+
+/* ---- products: the library multiplies the padding, too */
+static void
+pad_products(Pitches *p, const PitchedLaunches *launches)
+{
+	bool *zero[2];
+
+	for (int i = 0; i < 2; i++) {
+		zero[i] = NEW_ARRAY(p->arena, bool, p->m->kernels.n);
+		memset(zero[i], true, sizeof(bool) * (size_t)p->m->kernels.n);
+	}
+	for (int i = 0; i < launches->n; i++) {
+		const Node *n = launches->at[i].node;
+		const Kernel *k = launched_kernel(n);
+		for (int o = 0; o < 2 && k->library; o++)
+			zero[o][k->id] &= has_zeros(
+				p, argument(n, (int)k->library->operands[o].buffer));
+	}
+	for (int i = 0; i < launches->n; i++) {
+		Kernel *k = ((LaunchAttr *)launches->at[i].node->attr)->kernel;
+		if (!k->library || k->library->kind != LIBRARY_DOT)
+			continue;
+		for (int a = 0; a < N_PRODUCT_AXES; a++)
+			if (product_can_pad(k, (ProductAxis)a, p->limits->row_alignment,
+			                    (bool[]){zero[0][k->id], zero[1][k->id]}))
+				product_pad(p->m->arena, k, (ProductAxis)a,
+				            p->limits->row_alignment);
+		kernel_finish(k);
+	}
 	for (int i = 0; i < p->m->kernels.n; i++)
 		if (p->m->kernels.at[i]->serves)
 			kernel_finish(p->m->kernels.at[i]);
 }
 
 /* ---- the pass */
+static const LibraryLimits *
+find_limits(const Module *m)
+{
+	for (int i = 0; i < m->functions.n; i++)
+		if (is_aligned(m->functions.at[i]))
+			return &target_find(m->functions.at[i]->target)->tuning->library;
+	return NULL;
+}
+
 static bool
 run_pitch(Pass *pass, Module *m)
 {
-	Pitches p = {.arena = pass->scratch, .m = m, .pitched = intmap_new(pass->scratch)};
+	Pitches p = {.arena = pass->scratch,
+	             .m = m,
+	             .limits = find_limits(m),
+	             .padding = intmap_new(pass->scratch),
+	             .copies = intmap_new(pass->scratch)};
 
-	for (int i = 0; i < m->functions.n; i++) {
-		const Function *f = m->functions.at[i];
-		const Target *t = f->target ? target_find(f->target) : NULL;
-		if (!t || t->tuning->library.row_alignment == 0)
-			continue;
-		p.alignment = t->tuning->library.row_alignment;
-		find_values(&p, f, &t->tuning->library);
-	}
-	if (p.all.n == 0)
-		return true;
+	for (int i = 0; p.limits && i < m->functions.n; i++)
+		if (is_aligned(m->functions.at[i]))
+			find_values(&p, m->functions.at[i]);
 	drop_all_impossible(&p);
-	move_kernels(&p);
-	for (int i = 0; i < p.all.n; i++)
-		if (is_pitched(&p, p.all.at[i])) {
-			p.all.at[i]->type = with_pitch(m, p.all.at[i]->type, p.alignment);
-			pass->changed = true;
-		}
+	for (int i = 0; p.limits && i < m->functions.n; i++)
+		if (is_aligned(m->functions.at[i]))
+			add_copies(&p, m->functions.at[i]);
+	PitchedLaunches launches = pitched_launches(&p);
+	move_kernels(&p, &launches);
+	pad_products(&p, &launches);
+	for (int i = 0; i < p.all.n; i++) {
+		Value *v = p.all.at[i];
+		if (padding_of(&p, v))
+			v->type = with_padding(&p, v->type, padding_of(&p, v));
+	}
+	pass->changed = launches.n > 0;
 	return true;
 }
 
 const PassRow pass_pitch = {.name = "pitch",
-                            .help = "pad rows of products on GPUs to multiples of 16 bytes",
+                            .help = "pad operands of products on GPUs to multiples of 16 bytes",
                             .takes = STAGE_LOWERED,
                             .leaves = STAGE_LOWERED,
                             .run = run_pitch};

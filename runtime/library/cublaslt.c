@@ -25,7 +25,6 @@ struct PreparedCall {
 	void *product; /* cuBLASLt's description of the product */
 	void *layouts[N_LT_LAYOUTS];
 	CublasLtChoice choice;
-	PreparedCall *rest; /* a second call, run after this one; may be NULL */
 	char name[MOST_NAME];
 };
 
@@ -444,7 +443,6 @@ lt_release(PreparedCall *c)
 {
 	if (!c)
 		return;
-	lt_release(c->rest);
 	for (int i = 0; i < N_LT_LAYOUTS; i++)
 		if (c->layouts[i])
 			c->library->lt.MatrixLayoutDestroy(c->layouts[i]);
@@ -459,17 +457,16 @@ release_call(void *call)
 	lt_release(call);
 }
 
-/* Makes the call. If that fails, `rest` is released too. */
 static Status
-prepare_one(Library *l, const LibraryCall *call, int64_t scratch_limit, PreparedCall *rest,
-            PreparedCall **out)
+lt_prepare(Library *l, const LibraryCall *call, unsigned fixed, int64_t scratch_limit,
+           PreparedCall **out)
 {
 	PreparedCall *c = memory_zeroed(1, sizeof(*c));
 
+	(void)fixed;
 	*out = NULL;
 	c->library = l;
 	c->call = *call;
-	c->rest = rest;
 	memory_hold(release_call, c);
 	Status status = make_call(c, scratch_limit);
 	memory_let_go();
@@ -478,20 +475,6 @@ prepare_one(Library *l, const LibraryCall *call, int64_t scratch_limit, Prepared
 	else
 		*out = c;
 	return status;
-}
-
-static Status
-lt_prepare(Library *l, const LibraryCall *call, unsigned fixed, int64_t scratch_limit,
-           PreparedCall **out)
-{
-	LibraryCall first, second;
-	PreparedCall *rest = NULL;
-
-	*out = NULL;
-	if (!cublaslt_split(call, &first, &second))
-		return prepare_one(l, call, scratch_limit, NULL, out);
-	RETURN_IF_ERROR(lt_prepare(l, &second, fixed, scratch_limit, &rest));
-	return prepare_one(l, &first, scratch_limit, rest, out);
 }
 
 /* ---- questions about a call */
@@ -512,10 +495,7 @@ lt_implementation(const PreparedCall *c)
 static int64_t
 lt_scratch(const PreparedCall *c)
 {
-	int64_t own = ((int64_t)c->choice.workspace + 63) / 64 * 64;
-	int64_t rest = c->rest ? lt_scratch(c->rest) : 0;
-
-	return own > rest ? own : rest;
+	return ((int64_t)c->choice.workspace + 63) / 64 * 64;
 }
 
 static int64_t
@@ -560,8 +540,7 @@ lt_run(PreparedCall *c, void *const buffers[N_LIBRARY_OPERANDS], char *const pac
        char *scratch, void *stream)
 {
 	(void)packed;
-	RETURN_IF_ERROR(run_one(c, buffers, scratch, stream));
-	return c->rest ? lt_run(c->rest, buffers, packed, scratch, stream) : NULL;
+	return run_one(c, buffers, scratch, stream);
 }
 
 const LibraryOps library_cublaslt = {

@@ -103,11 +103,6 @@ int cublaslt_tuning_said(const LtTunings *t, const char *key, const CublasLtChoi
 /* Adds a line to the file; false if it cannot be written. */
 bool cublaslt_tuning_write(const char *path, const char *key, const CublasLtAlgorithm *algorithm);
 
-/* ---- cublaslt_split.c */
-/* Is the product faster as two products? Then splits it into `first` and `rest`, which runs after `first`. Which of them is
- * the larger depends on the axis and the result's type. */
-bool cublaslt_split(const LibraryCall *call, LibraryCall *first, LibraryCall *rest);
-
 /* ---- cublaslt_plan.c: a call as the library's product d = a * b + c of matrices in column order */
 enum {
 	LT_A,

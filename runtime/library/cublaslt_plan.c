@@ -4,7 +4,8 @@
 #include "base/numbers/numbers.h"
 #include "runtime/library/cublaslt.h"
 
-enum { SLOT_ALIGNMENT = 64 };
+/* Bytes: states of 16 bits in a unit begin at multiples of 16 elements (passes/units/units.c). */
+enum { SLOT_ALIGNMENT = 32 };
 
 int
 cublaslt_type(uint32_t dtype)
