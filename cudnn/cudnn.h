@@ -195,9 +195,10 @@ typedef struct {
 	void *plan_at; /* the plan's descriptor, in `plan` */
 	int64_t workspace, engine;
 } CudnnPlan;
-/* Makes a plan for a call. *out must be closed even after an error. */
+/* Makes a plan for a call: the one that cuDNN expects to be the fastest, or after it the plan number `skip`. *out must be closed
+ * even after an error, which says that there are no more plans. */
 Status cudnn_plan_open(const Cudnn *dnn, const CudnnTarget *target, const LibraryCall *call,
-                       int64_t scratch_limit, CudnnPlan *out);
+                       int64_t scratch_limit, int skip, CudnnPlan *out);
 /* Appends the plan as JSON, as the library writes it. The text describes the plan and its GPU fully. */
 Status cudnn_plan_print(Text *out, const CudnnPlan *p);
 /* Reads a plan's text. The text must be from the same version of cuDNN and for the same call, because the library trusts the

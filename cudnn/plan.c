@@ -1,6 +1,6 @@
-/* Chooses how a graph is computed (the plan). cuDNN's heuristic suggests configurations, fastest first. The plan uses the first
- * configuration that gives the same bits in each run, rounds nothing but the stored results, and needs no more than the allowed
- * scratch. */
+/* Finds ways to compute a graph (plans). cuDNN's heuristic suggests configurations, the one that it expects to be the fastest
+ * first. A plan uses a configuration that gives the same bits in each run, rounds nothing but the stored results, and needs no
+ * more than the allowed scratch. */
 #include "base/numbers/numbers.h"
 #include "cudnn/cudnn.h"
 
@@ -165,17 +165,23 @@ free_configs(const Cudnn *dnn, Configs *c)
 	memory_free(c->at);
 }
 
+/* Makes the plan of a suggested configuration, after *skip others, which it counts down. */
 static bool
 try_heuristic(const Cudnn *dnn, const CudnnTarget *target, const LibraryCall *call, void *graph,
-              int mode, int64_t scratch_limit, CudnnPlan *out)
+              int mode, int64_t scratch_limit, int *skip, CudnnPlan *out)
 {
 	CudnnDescriptors d = {.dnn = dnn};
 	bool found = false;
 	Configs configs = all_configs(&d, make_heuristic(&d, target, graph, mode));
 
-	for (int64_t i = 0; i < configs.n && !found; i++)
-		found = take_engine(dnn, target, call, configs.at[i], out) &&
-		        make_plan(dnn, target, configs.at[i], scratch_limit, out);
+	for (int64_t i = 0; i < configs.n && !found; i++) {
+		if (!take_engine(dnn, target, call, configs.at[i], out) ||
+		    !make_plan(dnn, target, configs.at[i], scratch_limit, out))
+			continue;
+		found = (*skip)-- == 0;
+		if (!found)
+			cudnn_destroy(&out->plan);
+	}
 	free_configs(dnn, &configs);
 	cudnn_destroy(&d);
 	return found;
@@ -183,7 +189,7 @@ try_heuristic(const Cudnn *dnn, const CudnnTarget *target, const LibraryCall *ca
 
 Status
 cudnn_plan_open(const Cudnn *dnn, const CudnnTarget *target, const LibraryCall *call,
-                int64_t scratch_limit, CudnnPlan *out)
+                int64_t scratch_limit, int skip, CudnnPlan *out)
 {
 	static const int modes[] = {CUDNN_HEURISTIC_A, CUDNN_HEURISTIC_FALLBACK};
 	bool found = false;
@@ -192,7 +198,8 @@ cudnn_plan_open(const Cudnn *dnn, const CudnnTarget *target, const LibraryCall *
 	*out = (CudnnPlan){.graph = {.dnn = dnn}, .plan = {.dnn = dnn}};
 	RETURN_IF_ERROR(cudnn_graph(&out->graph, call, target->handle, &graph));
 	for (int i = 0; i < COUNT(modes) && !found; i++)
-		found = try_heuristic(dnn, target, call, graph, modes[i], scratch_limit, out);
+		found = try_heuristic(dnn, target, call, graph, modes[i], scratch_limit, &skip,
+		                      out);
 	return found ? NULL
 	             : status_error(EXIT_UNSUPPORTED, "cuDNN has no engine for this convolution");
 }

@@ -127,9 +127,9 @@ typedef struct {
 	int64_t shard_bytes; /* approximate size of a checkpoint's files */
 	/* computing threads; 0: one per CPU that the process may use, or a single one if steps are short */
 	int64_t threads;
-	/* File with the fastest library algorithm per product on a GPU; NULL: none. With one rank and without `deterministic`,
-	 * algorithms that the file lacks are tried and added. */
-	const char *autotune;
+	/* Engines (algorithms) of libraries on a GPU. NULL: they are tried at the start, unless `deterministic`, and kept in
+	 * checkpoints. "off": nothing is tried. Otherwise a file, in which choices are kept, too. */
+	const char *tune;
 	bool deterministic; /* same bits with any number of threads */
 	bool libraries;     /* use libraries if they are faster than generated code */
 	/* In bytes. Data files with rows below 16 KiB are read once and kept in memory, up to this size. */
@@ -451,6 +451,16 @@ typedef struct {
 	uint64_t model, data;
 } GradcFingerprints;
 GradcFingerprints gradc_fingerprints(Gradc *run);
+
+/* How the engines (algorithms) of a GPU's libraries were chosen: numbers of different calls. */
+typedef struct {
+	int tried;      /* the fastest in trials at the start of this run */
+	int known;      /* chosen by an earlier run */
+	int first;      /* the library's own first choice */
+	int faulty;     /* engines that failed in trials, of this run or earlier runs */
+	double seconds; /* that this run's trials took */
+} GradcEngines;
+GradcEngines gradc_engines(const Gradc *run);
 
 /* Writes grad.NAME.npy for every trainable parameter, loss.npy and names.json; after gradc_accumulate. */
 Status gradc_dump_gradients(Gradc *run, const char *folder);

@@ -182,7 +182,7 @@ EXECUTABLE = {
     "--data-parallel": (["=ddp"], [("=zero1", "compiled with --data-parallel=ddp"), ("=fsdp", "zero3")]),
     "--shard-size": ([], [("=0", "0"), ("=x", "x"), ("=2", "every rank holds all")]),
     "--libraries": (["=on", " off"], [("=x", "x")]),
-    "--autotune": (["=tuned.txt"], [("=", "--autotune")]),
+    "--tune": (["=tuned.txt", "=off"], [("=", "--tune")]),
     "--deterministic": ([""], [("=x", "x")]),
     "--dump-gradients": (["=grads"], [("=", "--dump-gradients")]),
     "--info": (["", " --json"], [("=x", "x")]),

@@ -140,4 +140,44 @@ typedef struct {
 extern const ConvTensor library_conv_operands[N_LIBRARY_KINDS][3];
 ConvSizes library_conv_sizes(const LibraryCall *c);
 
+/* ---- conv_as_dot.c */
+/* Writes a convolution with windows of one element as a dot; false if it is none. order[i]: the convolution's operand that is
+ * operand i (first, second, result) of the dot. */
+bool library_conv_as_dot(const LibraryCall *c, LibraryCall *dot, int order[3]);
+
+/* ---- tunings.c: which engine of a library runs a call, as text: it is kept in checkpoints and in the file of --tune, and given to other ranks.
+ * Engines are algorithms of cuBLASLt or configurations of cuDNN; runtime/library/ times them. One line each: the key, a tab, and
+ * the engine; for an engine that must not be used also a tab and words that say why:
+ *
+ *	NVIDIA H100 80GB HBM3, cuBLASLt 13.1.0, cuDNN 9.28.1, tf32, at most 67108864 bytes, dot {x = ...}	cuBLASLt 0700...00
+ *
+ * The key says everything on which the choice depends. */
+typedef enum {
+	ENGINE_IDLE,  /* no call of this run has the key */
+	ENGINE_KNOWN, /* taken because an earlier run chose it */
+	ENGINE_TRIED, /* the fastest in this run's trials */
+	ENGINE_FIRST, /* the library's own first choice */
+	ENGINE_LOST,  /* known, but not offered: another engine was taken */
+} EngineUse;
+typedef struct {
+	char *key, *engine;
+	char *fault; /* why the engine is not used: "fails", "hangs", ..; NULL: it is the choice */
+	EngineUse use;
+} TunedEngine;
+typedef struct Tunings {
+	TunedEngine *at; /* owned */
+	int n;
+	double seconds; /* that this run's trials took */
+} Tunings;
+void tunings_free(Tunings *t);
+/* Adds the lines of a text of n bytes. Skips lines in another form, and choices whose key has a choice already. */
+void tunings_parse(Tunings *t, const char *text, size_t n);
+/* The line, without a line break. */
+void tunings_print(const TunedEngine *e, Text *out);
+bool tunings_knows(const Tunings *t, const char *key);         /* a choice or a fault */
+const char *tunings_choice(const Tunings *t, const char *key); /* NULL: none */
+const char *tunings_fault(const Tunings *t, const char *key, const char *engine); /* NULL: none */
+void tunings_add(Tunings *t, const TunedEngine *e);                               /* copies it */
+void tunings_use(Tunings *t, const char *key, EngineUse use); /* of the key's choice */
+
 #endif

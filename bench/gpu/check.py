@@ -103,9 +103,10 @@ def losses(log):
 
 
 def losses_of(exe, case, run, *more):
-    """Of each step; what went wrong."""
+    """Of each step; what went wrong. Runs of which none reads the other's choice of engines have the first ones."""
     log = Path(f"{exe}.{run}.jsonl")
-    code, text, _ = machine.call(exe, *case[4], *more, "--device=cuda", "--log", log, "--progress=off", "--table=off",
+    tune = [] if any(o.startswith("--tune=") for o in more) else ["--tune=off"]
+    code, text, _ = machine.call(exe, *case[4], *more, *tune, "--device=cuda", "--log", log, "--progress=off", "--table=off",
                                  cwd=machine.models() / case[0], timeout=120)
     return (None, f"exit {code}: {text[-600:]}") if code else (losses(log), "")
 
@@ -150,9 +151,9 @@ def in_fewer_bits(o):
 def tuned(exe, case):
     """Do two runs with the same file of trials have the same losses, near those without?"""
     file = Path(f"{exe}.tuned")
-    rows = [losses_of(exe, case, r, f"--autotune={file}") for r in ("tried", "known")]
+    rows = [losses_of(exe, case, r, f"--tune={file}") for r in ("tried", "known")]
     fault = next((text for _, text in rows if text), "")
-    return fault or ("" if rows[0][0] == rows[1][0] else "two runs with --autotune differ")
+    return fault or ("" if rows[0][0] == rows[1][0] else "two runs with --tune differ")
 
 
 def curve_in_fewer_bits(o, folder, case):

@@ -126,7 +126,7 @@ plan_call(const Planning *p, const Cudnn *dnn, void *gpu, int64_t i, int fd)
 	const CudnnTarget target = {.gpu = gpu, .tf32 = p->tf32};
 	CudnnPlan plan;
 	Text text = {0};
-	Status status = cudnn_plan_open(dnn, &target, &r->call, r->scratch_limit, &plan);
+	Status status = cudnn_plan_open(dnn, &target, &r->call, r->scratch_limit, 0, &plan);
 
 	if (!status)
 		status = cudnn_plan_print(&text, &plan);

@@ -43,9 +43,11 @@ typedef struct {
 	uint64_t model, data;      /* fingerprints of model and data */
 	int64_t rows;              /* rows of the data; 0 if no data were bound */
 	const GradcPair *settings; /* names, with values as JSON */
+	const char *
+		*engines; /* of a GPU's libraries: lines of Tunings (base/calls/library_call.h) */
 	SavedTensor *tensors, *constants;
 	Shard *shards;
-	int n_settings, n_tensors, n_constants, n_shards;
+	int n_settings, n_engines, n_tensors, n_constants, n_shards;
 } Manifest;
 /* The text of the whole manifest, in the arena. path: for messages. */
 Status manifest_text(Arena *arena, const char *path, const Manifest *m, FilePart *out);

@@ -262,6 +262,23 @@ gradc_fingerprints(Gradc *run)
 	return (GradcFingerprints){saver->model, run->train ? saver->data : run->eval_data};
 }
 
+/* The engines that this run's libraries took. */
+static void
+collect_engines(Gradc *run, Manifest *out)
+{
+	const Tunings *t = &run->tunings;
+
+	out->engines = NEW_ARRAY(run->arena, const char *, t->n);
+	for (int i = 0; i < t->n; i++) {
+		Text line = {0};
+		if (t->at[i].use == ENGINE_IDLE || t->at[i].use == ENGINE_LOST || t->at[i].fault)
+			continue;
+		tunings_print(&t->at[i], &line);
+		out->engines[out->n_engines++] = arena_strdup(run->arena, line.at);
+		text_free(&line);
+	}
+}
+
 Status
 facts_collect(Gradc *run, Manifest *out)
 {
@@ -283,6 +300,7 @@ facts_collect(Gradc *run, Manifest *out)
 	                  .data = saver->data,
 	                  .rows = run->train ? run->train->rows : 0};
 	out->settings = facts_settings(run, &out->n_settings);
+	collect_engines(run, out);
 	return NULL;
 }
 

@@ -111,6 +111,16 @@ settings_json(const Manifest *m)
 }
 
 static json_t *
+engines_json(const Manifest *m)
+{
+	json_t *list = json_array();
+
+	for (int i = 0; i < m->n_engines; i++)
+		json_array_append_new(list, json_string(m->engines[i]));
+	return list;
+}
+
+static json_t *
 plateau_json(const Plateau *p)
 {
 	return json_pack("{s:f, s:f, s:o, s:I, s:I}", "lr", p->lr, "first", p->first, "best",
@@ -154,6 +164,8 @@ manifest_json(const Manifest *m)
 		tensors_json(m->tensors, m->n_tensors), "constants",
 		tensors_json(m->constants, m->n_constants));
 
+	if (root && m->n_engines > 0)
+		json_object_set_new(root, "engines", engines_json(m));
 	if (root && m->plateau.lr > 0)
 		json_object_set_new(root, "plateau", plateau_json(&m->plateau));
 	if (root && m->best.metric)
@@ -438,6 +450,21 @@ read_settings(Reader *r, const json_t *root, Manifest *m)
 	}
 }
 
+static void
+read_engines(Reader *r, const json_t *root, Manifest *m)
+{
+	if (!json_object_get(root, "engines"))
+		return;
+	const json_t *list = want_list(r, root, "engines", &m->n_engines);
+	m->engines = NEW_ARRAY(r->arena, const char *, m->n_engines);
+	for (int i = 0; i < m->n_engines; i++) {
+		const char *line = json_string_value(json_array_get(list, (size_t)i));
+		if (!line)
+			malformed(r, "\"engines\" has an entry that is not a text");
+		m->engines[i] = line ? arena_strdup(r->arena, line) : "";
+	}
+}
+
 /* Reads a positive number. */
 static double
 want_rate(Reader *r, const json_t *object, const char *key)
@@ -509,6 +536,7 @@ read_root(Reader *r, const json_t *root, Manifest *m)
 	read_best(r, root, &m->best);
 	m->only_best = json_is_true(json_object_get(root, "only_best"));
 	read_settings(r, root, m);
+	read_engines(r, root, m);
 	read_shards(r, root, m);
 	m->tensors = read_tensors(r, root, "tensors", m->n_shards, &m->n_tensors);
 	m->constants = read_tensors(r, root, "constants", 0, &m->n_constants);

@@ -10,6 +10,7 @@ typedef struct {
 	Device *device;
 	Code *code;
 	int target; /* target in the tables, whose programs run */
+	Tunings tunings;
 } Opened;
 
 static void
@@ -19,6 +20,7 @@ close_device(Opened *o)
 		o->ops->unload(o->device, o->code);
 	if (o->device)
 		o->ops->close(o->device);
+	tunings_free(&o->tunings);
 }
 
 /* Opens the device of the options and loads its code. */
@@ -34,6 +36,9 @@ open_device(const GradcModel *model, const Format *f, const GradcOptions *option
 	o->ops = choice.ops;
 	RETURN_IF_ERROR(variant_pick(model->images, options->target, &choice, &image));
 	DeviceOptions device = device_options(f, (int)image->target, choice.ordinal, options);
+	bool missing;
+	RETURN_IF_ERROR(tune_file_read(options, &o->tunings, &missing));
+	device.tunings = &o->tunings;
 	RETURN_IF_ERROR(o->ops->open(&device, &o->device));
 	o->target = (int)image->target;
 	CodeSource source = {image, 1, f, o->target};

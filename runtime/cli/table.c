@@ -226,6 +226,29 @@ print_step(FILE *out, const Gradc *run)
 	fprintf(out, "\n");
 }
 
+/* "engines of libraries: 31 timed in 1.8 s, 4 known, 2 first choices" */
+static void
+print_engines(FILE *out, const Gradc *run)
+{
+	GradcEngines e = gradc_engines(run);
+	const char *between = ": ";
+
+	if (e.tried + e.known + e.first == 0)
+		return;
+	fprintf(out, "engines of libraries");
+	if (e.tried)
+		fprintf(out, "%s%d timed in %.1f s", between, e.tried, e.seconds);
+	between = e.tried ? ", " : between;
+	if (e.known)
+		fprintf(out, "%s%d known", between, e.known);
+	between = e.known ? ", " : between;
+	if (e.first)
+		fprintf(out, "%s%d first choice%s", between, e.first, e.first > 1 ? "s" : "");
+	if (e.faulty)
+		fprintf(out, "; %d left out as faulty", e.faulty);
+	fprintf(out, "\n");
+}
+
 static void
 print_data(FILE *out, const Gradc *run)
 {
@@ -266,6 +289,7 @@ table_print(FILE *out, const Gradc *run, const CliOptions *o)
 	print_memory(out, run);
 	state_bytes_print(out, f);
 	print_step(out, run);
+	print_engines(out, run);
 	print_data(out, run);
 	print_ranks(out, run);
 	print_parts(out, run);

@@ -277,7 +277,7 @@ cpu_load(Device *device, const CodeSource *source, Code **out)
 	memory_hold(unload_code, code);
 	Status status = code_functions(source, device_cpu.name, &code->kernels);
 	if (!status)
-		status = library_calls_open(&device->libraries, source, &code->calls);
+		status = library_calls_open(&device->libraries, source, NULL, &code->calls);
 	memory_let_go();
 	if (status) {
 		cpu_unload(device, code);

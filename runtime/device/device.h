@@ -75,9 +75,13 @@ typedef struct {
 	bool no_libraries;  /* run generated code for all kernels */
 	bool tf32;          /* f32 products may round their operands to 11 bits */
 	int n_events;       /* number of events; 0: N_DEVICE_EVENTS */
-	/* For a GPU: the file with trial results of its libraries; NULL without one. Must live as long as the device. */
-	const char *autotune;
-	bool autotune_times; /* try what the file lacks */
+	/* For a GPU: which engines its libraries take. The device adds what it finds, or what it took; NULL: it takes the libraries'
+	 * own first choices. All of it must live as long as the device. */
+	struct Tunings *tunings;
+	const char *tune_file; /* to which choices are added, too; NULL: none */
+	/* What trials of engines may take: so many seconds, or so many training steps (micro-batches), if they are longer.
+	 * tune_seconds 0: nothing is tried. */
+	double tune_seconds, tune_steps;
 	DeviceWatch watch;
 } DeviceOptions;
 /* The code that a device loads. All of it must outlive the Code. */

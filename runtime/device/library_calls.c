@@ -19,6 +19,7 @@ typedef struct {
 	const LibraryCall *record;
 	const LibraryOps *ops; /* the library that takes the call */
 	PreparedCall *call;    /* NULL: the kernel's generated loops run */
+	int64_t launches;      /* in a micro-batch of training */
 	unsigned fixed;
 	Packed *packed[N_READ];
 	int n_packed[N_READ];
@@ -51,7 +52,7 @@ add_packed(Call *c, int i, int64_t state)
 }
 
 static Status
-look_at_launch(const LibraryCalls *calls, const Instruction *n)
+look_at_launch(const LibraryCalls *calls, const ProgramRecord *p, const Instruction *n)
 {
 	const Format *f = calls->tables;
 	uint32_t record = n->kind == RUN_KERNEL ? f->kernels[n->what].library : 0;
@@ -59,6 +60,7 @@ look_at_launch(const LibraryCalls *calls, const Instruction *n)
 	if (!record)
 		return NULL;
 	Call *c = &calls->at[record - 1];
+	c->launches += p->role == ROLE_ACCUMULATE;
 	for (int i = 0; i < N_READ; i++) {
 		const Slot *s =
 			&f->slots[f->arguments[n->args + (uint32_t)c->record->operands[i].buffer]
@@ -84,8 +86,8 @@ look_at_programs(const LibraryCalls *calls, const CodeSource *source)
 		    (p->mode != MODE_DDP && (int)p->mode != source->mode))
 			continue;
 		for (uint32_t k = 0; k < p->n_instructions; k++)
-			RETURN_IF_ERROR(
-				look_at_launch(calls, &f->instructions[p->first_instruction + k]));
+			RETURN_IF_ERROR(look_at_launch(calls, p,
+			                               &f->instructions[p->first_instruction + k]));
 	}
 	return NULL;
 }
@@ -166,25 +168,43 @@ try_plans(const LibraryCalls *calls, const OpenedLibrary *l, Call *c, int record
 	}
 }
 
+/* Prepares the call by the library's plan or own first choice. */
 static void
-make_call(LibraryCalls *calls, const Libraries *libraries, int record)
+take_first(LibraryCalls *calls, const Libraries *libraries, int record)
 {
 	int64_t limit = calls->tables->library[record].scratch_limit;
 	Call *c = &calls->at[record];
 
-	if (c->call)
-		return; /* the call was prepared already for another kernel */
 	for (int i = 0; i < libraries->n && !c->call; i++)
 		if (libraries->at[i].library)
 			try_plans(calls, &libraries->at[i], c, record);
 	for (int i = 0; i < libraries->n && !c->call; i++)
 		if (libraries->at[i].library)
 			try_library(calls, &libraries->at[i], c, limit);
+}
+
+static Status
+make_call(LibraryCalls *calls, const Libraries *libraries, Tuner *tuner, int record)
+{
+	int64_t limit = calls->tables->library[record].scratch_limit;
+	Call *c = &calls->at[record];
+	TunedCall tuned = {0};
+
+	if (tuner)
+		RETURN_IF_ERROR(
+			tuner_pick(tuner, libraries, c->record, c->launches, limit, &tuned));
+	c->ops = tuned.ops;
+	c->call = tuned.call;
+	if (!c->call && !tuned.none)
+		take_first(calls, libraries, record);
 	if (!c->call)
-		return;
+		return NULL;
+	if (tuner)
+		tuner_note(tuner, libraries, c->record, limit, c->ops, c->call);
 	calls->packed += packed_bytes(c);
 	if (c->ops->scratch(c->call) > calls->scratch)
 		calls->scratch = c->ops->scratch(c->call);
+	return NULL;
 }
 
 /* Calls are prepared only for kernels of programs that run here. */
@@ -194,6 +214,47 @@ is_called(const KernelRecord *k, int target)
 	return k->library && k->targets >> target & 1;
 }
 
+/* A call, and the operations of all its launches. */
+typedef struct {
+	int record;
+	double flops;
+} Weighed;
+
+static int
+by_weight(const void *a, const void *b)
+{
+	const Weighed *x = a, *y = b;
+
+	return x->flops != y->flops ? (x->flops < y->flops) - (x->flops > y->flops)
+	                            : x->record - y->record;
+}
+
+/* Makes the calls of the programs that run here. With a tuner the heaviest is first: the time for trials may not suffice for all. */
+static Status
+make_calls(LibraryCalls *calls, const Libraries *libraries, Tuner *tuner, int target)
+{
+	const Format *f = calls->tables;
+	Weighed *list = memory_zeroed((size_t)calls->n + 1, sizeof(*list));
+	bool *called = memory_zeroed((size_t)calls->n + 1, sizeof(*called));
+	Status status = NULL;
+	int n = 0;
+
+	for (int i = 0; i < f->n[SECTION_KERNELS]; i++)
+		if (is_called(&f->kernels[i], target))
+			called[f->kernels[i].library - 1] = true;
+	for (int i = 0; i < calls->n; i++)
+		if (called[i])
+			list[n++] = (Weighed){i, library_flops(calls->at[i].record) *
+			                                 (double)calls->at[i].launches};
+	if (tuner)
+		qsort(list, (size_t)n, sizeof(*list), by_weight);
+	for (int i = 0; i < n && !status; i++)
+		status = make_call(calls, libraries, tuner, list[i].record);
+	memory_free(called);
+	memory_free(list);
+	return status;
+}
+
 static void
 close_calls(void *calls)
 {
@@ -201,7 +262,7 @@ close_calls(void *calls)
 }
 
 Status
-library_calls_open(Libraries *libraries, const CodeSource *source, LibraryCalls **out)
+library_calls_open(Libraries *libraries, const CodeSource *source, Tuner *tuner, LibraryCalls **out)
 {
 	const Format *tables = source->tables;
 	LibraryCalls *calls = memory_zeroed(1, sizeof(*calls));
@@ -216,9 +277,8 @@ library_calls_open(Libraries *libraries, const CodeSource *source, LibraryCalls 
 		calls->at[i] = (Call){.record = &tables->library[i].call,
 		                      .fixed = (1u << N_READ) - 1};
 	Status status = n ? look_at_programs(calls, source) : NULL;
-	for (int i = 0; n && i < tables->n[SECTION_KERNELS] && !status; i++)
-		if (is_called(&tables->kernels[i], source->target))
-			make_call(calls, libraries, (int)tables->kernels[i].library - 1);
+	if (n && !status)
+		status = make_calls(calls, libraries, tuner, source->target);
 	libraries_look_again(libraries);
 	memory_let_go();
 	if (status)

@@ -8,9 +8,11 @@
 
 typedef struct LibraryCalls LibraryCalls;
 
-/* Prepares the calls. Each call goes to the first library that accepts the call. If no library runs it faster than the loops,
- * the loops run; that is not a fault. Libraries and tables must outlive the calls. */
-Status library_calls_open(Libraries *libraries, const CodeSource *source, LibraryCalls **out);
+/* Prepares the calls. The tuner chooses the engine of each call, those that take the most time first. Without a tuner, or without
+ * time for trials, a call goes to the first library that accepts the call. If no library runs it faster than the loops, the
+ * loops run; that is not a fault. Libraries, tables and tuner must outlive the calls. tuner: NULL on the host. */
+Status library_calls_open(Libraries *libraries, const CodeSource *source, Tuner *tuner,
+                          LibraryCalls **out);
 void library_calls_close(LibraryCalls *calls); /* calls may be NULL */
 /* Bytes of memory that the calls need for scratch and packed operands. */
 int64_t library_calls_bytes(const LibraryCalls *calls);

@@ -5,7 +5,7 @@
 #include "base/numbers/numbers.h"
 #include "runtime/library/library.h"
 
-#include <stdlib.h>
+#include <string.h>
 
 enum { MOST_NAME = 96 };
 
@@ -14,9 +14,6 @@ struct Library {
 	void *handle;
 	bool tf32;
 	char version[32];
-	const char *machine;
-	const LibraryTrials *trials; /* NULL: use the heuristic's choice */
-	LtTunings tunings;
 };
 struct PreparedCall {
 	Library *library;
@@ -25,6 +22,9 @@ struct PreparedCall {
 	void *product; /* cuBLASLt's description of the product */
 	void *layouts[N_LT_LAYOUTS];
 	CublasLtChoice choice;
+	/* which of the caller's operands the first operand, the second and the result are; in another order if the caller has a
+	 * convolution */
+	int order[LIBRARY_BIAS];
 	char name[MOST_NAME];
 };
 
@@ -36,7 +36,6 @@ lt_close(Library *l)
 		return;
 	if (l->handle)
 		l->lt.Destroy(l->handle);
-	cublaslt_tunings_free(&l->tunings);
 	memory_free(l);
 }
 
@@ -53,10 +52,7 @@ start(Library *l)
 	int v = (int)l->lt.GetVersion();
 	snprintf(l->version, sizeof(l->version), "cuBLASLt %d.%d.%d", v / 10000, v / 100 % 100,
 	         v % 100);
-	RETURN_IF_ERROR(cublaslt_status(&l->lt, l->lt.Create(&l->handle), "it does not start"));
-	if (l->trials) /* errors are ignored: the file was checked when the run was opened */
-		status_free(cublaslt_tunings_read(&l->tunings, l->trials->file));
-	return NULL;
+	return cublaslt_status(&l->lt, l->lt.Create(&l->handle), "it does not start");
 }
 
 static Status
@@ -66,8 +62,6 @@ lt_open(const LibraryHome *home, Library **out)
 
 	*out = NULL;
 	l->tf32 = home->tf32;
-	l->machine = home->machine;
-	l->trials = home->trials;
 	memory_hold(close_library, l);
 	Status status = start(l);
 	memory_let_go();
@@ -290,103 +284,6 @@ name_algorithm(PreparedCall *c)
 		snprintf(c->name + n, sizeof(c->name) - (size_t)n, " beta 1");
 }
 
-/* ---- trials */
-typedef struct {
-	PreparedCall *call;
-	const CublasLtChoice *choices;
-	void *buffers[N_LIBRARY_OPERANDS];
-	char *scratch;
-	int64_t scratch_bytes;
-} Trial;
-
-static Status run_one(PreparedCall *c, void *const *buffers, char *scratch, void *stream);
-
-static Status
-run_trial(void *trial, void *stream)
-{
-	Trial *t = trial;
-
-	return run_one(t->call, t->buffers, t->scratch, stream);
-}
-
-static double
-trial_seconds(void *trial, int i)
-{
-	Trial *t = trial;
-	const LibraryTrials *trials = t->call->library->trials;
-
-	t->call->choice = t->choices[i];
-	return trials->time(trials->context, run_trial, t);
-}
-
-static void
-close_trial(Trial *t)
-{
-	const LibraryTrials *trials = t->call->library->trials;
-
-	for (int i = 0; i < N_LIBRARY_OPERANDS; i++)
-		if (t->buffers[i])
-			trials->free(trials->context, t->buffers[i],
-			             library_reach(&t->call->call.operands[i]));
-	if (t->scratch)
-		trials->free(trials->context, t->scratch, t->scratch_bytes);
-}
-
-/* Allocates memory for every operand. False if the GPU has too little memory. */
-static bool
-open_trial(Trial *t)
-{
-	const LibraryTrials *trials = t->call->library->trials;
-	const LibraryCall *call = &t->call->call;
-	bool ok = true;
-
-	for (int i = 0; ok && i < N_LIBRARY_OPERANDS; i++)
-		if (library_has_operand(call, i))
-			ok = (t->buffers[i] = trials->alloc(trials->context,
-			                                    library_reach(&call->operands[i])));
-	if (ok && t->scratch_bytes)
-		ok = (t->scratch = trials->alloc(trials->context, t->scratch_bytes));
-	return ok;
-}
-
-/* The fastest of n algorithms; -1 if none could be tried. */
-static int
-try_all(PreparedCall *c, const CublasLtChoice *choices, int n)
-{
-	Trial t = {.call = c, .choices = choices};
-	double best = -1;
-	int fastest = -1;
-
-	for (int i = 0; i < n; i++)
-		if ((int64_t)choices[i].workspace > t.scratch_bytes)
-			t.scratch_bytes = (int64_t)choices[i].workspace;
-	for (int i = open_trial(&t) ? 0 : n; i < n; i++) {
-		double seconds = trial_seconds(&t, i);
-		if (seconds >= 0 && (best < 0 || seconds < best)) {
-			best = seconds;
-			fastest = i;
-		}
-	}
-	close_trial(&t);
-	return fastest;
-}
-
-/* Picks one of n algorithms: the algorithm in the file, else the fastest in a trial, else the first. If the file cannot be
- * written, the next run makes the trial again. */
-static int
-pick(PreparedCall *c, const char *key, const CublasLtChoice *choices, int n)
-{
-	Library *l = c->library;
-	int at = cublaslt_tuning_said(&l->tunings, key, choices, n);
-
-	if (at < 0 && l->trials->times) {
-		at = try_all(c, choices, n);
-		if (at >= 0)
-			cublaslt_tuning_write(l->trials->file, key, &choices[at].algorithm);
-	}
-	return at < 0 ? 0 : at;
-}
-
 /* ---- a call */
 /* Refuses a GELU in full f32, for which the library's tanh is too inexact. */
 static Status
@@ -399,43 +296,13 @@ check_tanh(const PreparedCall *c)
 	                       : NULL;
 }
 
+/* Describes the product to the library. */
 static Status
-choose(PreparedCall *c, const char *key, int64_t scratch_limit)
+begin_call(PreparedCall *c)
 {
-	enum { MOST_CHOICES = 8 };
-	Library *l = c->library;
-	CublasLtChoice choices[MOST_CHOICES];
-	int n, kept = 0;
-
-	if (cublaslt_tuning_known(&l->tunings, key, &c->choice))
-		return NULL;
-	RETURN_IF_ERROR(cublaslt_status(
-		&l->lt, ask_heuristic(c, scratch_limit, l->trials ? MOST_CHOICES : 1, choices, &n),
-		"no algorithm"));
-	for (int i = 0; i < n; i++)
-		if (!choices[i].status && choices[i].workspace <= (size_t)scratch_limit)
-			choices[kept++] = choices[i];
-	if (kept == 0)
-		return status_error(EXIT_UNSUPPORTED, "cuBLASLt has no algorithm for this product");
-	c->choice = choices[l->trials ? pick(c, key, choices, kept) : 0];
-	cublaslt_tuning_keep(&l->tunings, key, &c->choice);
-	return NULL;
-}
-
-static Status
-make_call(PreparedCall *c, int64_t scratch_limit)
-{
-	Library *l = c->library;
-
 	RETURN_IF_ERROR(check_tanh(c));
 	RETURN_IF_ERROR(cublaslt_plan(&c->call, &c->plan));
-	RETURN_IF_ERROR(cublaslt_status(&l->lt, describe(c), "no such product"));
-	char *key = cublaslt_tuning_key(l->machine, l->version, l->tf32, scratch_limit, &c->call);
-	Status status = choose(c, key, scratch_limit);
-	memory_free(key);
-	if (!status)
-		name_algorithm(c);
-	return status;
+	return cublaslt_status(&c->library->lt, describe(c), "no such product");
 }
 
 static void
@@ -458,23 +325,95 @@ release_call(void *call)
 }
 
 static Status
-lt_prepare(Library *l, const LibraryCall *call, unsigned fixed, int64_t scratch_limit,
-           PreparedCall **out)
+new_call(Library *l, const LibraryCall *call, PreparedCall **out)
 {
 	PreparedCall *c = memory_zeroed(1, sizeof(*c));
 
-	(void)fixed;
 	*out = NULL;
 	c->library = l;
 	c->call = *call;
+	for (int i = 0; i < LIBRARY_BIAS; i++)
+		c->order[i] = i;
 	memory_hold(release_call, c);
-	Status status = make_call(c, scratch_limit);
+	Status status = begin_call(c);
 	memory_let_go();
 	if (status)
 		lt_release(c);
 	else
 		*out = c;
 	return status;
+}
+
+/* Prepares the call with up to `most` algorithms. */
+static Status
+prepare(Library *l, const LibraryCall *call, int64_t scratch_limit, int most, PreparedCall **out,
+        int *n)
+{
+	CublasLtChoice choices[MOST_ENGINES];
+	PreparedCall *first;
+	int offered = 0;
+
+	*n = 0;
+	RETURN_IF_ERROR(new_call(l, call, &first));
+	Status status = cublaslt_status(
+		&l->lt, ask_heuristic(first, scratch_limit, most, choices, &offered),
+		"no algorithm");
+	for (int i = 0; i < offered && !status; i++) {
+		if (choices[i].status || choices[i].workspace > (size_t)scratch_limit)
+			continue;
+		out[*n] = first;
+		if (*n > 0)
+			status = new_call(l, call, &out[*n]);
+		if (status)
+			break;
+		out[*n]->choice = choices[i];
+		name_algorithm(out[(*n)++]);
+	}
+	if (*n == 0)
+		lt_release(first);
+	if (status || *n > 0)
+		return status;
+	return status_error(EXIT_UNSUPPORTED, "cuBLASLt has no algorithm for this product");
+}
+
+static Status
+lt_prepare(Library *l, const LibraryCall *call, unsigned fixed, int64_t scratch_limit,
+           PreparedCall **out)
+{
+	int n;
+
+	(void)fixed;
+	*out = NULL;
+	return prepare(l, call, scratch_limit, 1, out, &n);
+}
+
+/* The bytes of the algorithm's description, in hexadecimal. */
+static void
+lt_print_engine(const PreparedCall *c, Text *out)
+{
+	const unsigned char *bytes = (const unsigned char *)&c->choice.algorithm;
+
+	for (size_t i = 0; i < sizeof(c->choice.algorithm); i++)
+		text_printf(out, "%02x", bytes[i]);
+}
+
+/* A convolution with windows of one element is a product, and the product may be faster than cuDNN. */
+static Status
+lt_engines(Library *l, const LibraryCall *call, int64_t scratch_limit,
+           PreparedCall *out[MOST_ENGINES], int *n)
+{
+	LibraryCall dot;
+	int order[LIBRARY_BIAS];
+
+	*n = 0;
+	if (call->kind == LIBRARY_DOT)
+		return prepare(l, call, scratch_limit, MOST_ENGINES, out, n);
+	if (!library_conv_as_dot(call, &dot, order))
+		return status_error(EXIT_UNSUPPORTED, "cuBLASLt: the convolution is no product");
+	RETURN_IF_ERROR(prepare(l, &dot, scratch_limit, MOST_ENGINES, out, n));
+	for (int i = 0; i < *n; i++)
+		memcpy(out[i]->order, order, sizeof(order));
+	return NULL;
 }
 
 /* ---- questions about a call */
@@ -539,8 +478,12 @@ static Status
 lt_run(PreparedCall *c, void *const buffers[N_LIBRARY_OPERANDS], char *const packed[2],
        char *scratch, void *stream)
 {
+	void *own[N_LIBRARY_OPERANDS];
+
 	(void)packed;
-	return run_one(c, buffers, scratch, stream);
+	for (int i = 0; i < N_LIBRARY_OPERANDS; i++)
+		own[i] = buffers[i < LIBRARY_BIAS ? c->order[i] : i];
+	return run_one(c, own, scratch, stream);
 }
 
 const LibraryOps library_cublaslt = {
@@ -549,6 +492,8 @@ const LibraryOps library_cublaslt = {
 	.close = lt_close,
 	.version = lt_version,
 	.prepare = lt_prepare,
+	.engines = lt_engines,
+	.print_engine = lt_print_engine,
 	.release = lt_release,
 	.pays = lt_pays,
 	.implementation = lt_implementation,

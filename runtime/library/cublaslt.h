@@ -83,26 +83,6 @@ Status cublaslt_load(CublasLt *out);
 /* Turns the library's result code into a Status; NULL for CUBLASLT_OK. what: what was being done, for the message. */
 Status cublaslt_status(const CublasLt *lt, int code, const char *what);
 
-/* ---- cublaslt_tuning.c: earlier choices of algorithms */
-typedef struct LtTuning LtTuning;
-typedef struct {
-	LtTuning *at;
-	int n;
-} LtTunings;
-/* The key of a choice: everything on which the choice depends, as text that the caller frees. */
-char *cublaslt_tuning_key(const char *machine, const char *version, bool tf32, int64_t limit,
-                          const LibraryCall *call);
-/* Reads the file's choices; skips lines in another form. */
-Status cublaslt_tunings_read(LtTunings *t, const char *path);
-void cublaslt_tunings_free(LtTunings *t);
-/* Was the algorithm chosen already in this process? */
-bool cublaslt_tuning_known(const LtTunings *t, const char *key, CublasLtChoice *out);
-void cublaslt_tuning_keep(LtTunings *t, const char *key, const CublasLtChoice *choice);
-/* Returns the index of the choice (of n) that the file names for this key; -1 if it names none of them. */
-int cublaslt_tuning_said(const LtTunings *t, const char *key, const CublasLtChoice *choices, int n);
-/* Adds a line to the file; false if it cannot be written. */
-bool cublaslt_tuning_write(const char *path, const char *key, const CublasLtAlgorithm *algorithm);
-
 /* ---- cublaslt_plan.c: a call as the library's product d = a * b + c of matrices in column order */
 enum {
 	LT_A,

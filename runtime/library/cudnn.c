@@ -99,17 +99,17 @@ dnn_release(PreparedCall *c)
 	memory_free(c);
 }
 
-/* Prepares a call. plan: how to run it, found by the compiler; NULL: the library's heuristic decides. */
+/* Prepares a call. plan: how to run it, found by the compiler; NULL: the library's suggestion number `skip`. */
 static Status
-make_call(PreparedCall *c, const LibraryPlan *plan, int64_t scratch_limit)
+make_call(PreparedCall *c, const LibraryPlan *plan, int64_t scratch_limit, int skip)
 {
 	Library *l = c->library;
 
 	RETURN_IF_ERROR(make_handle(l));
-	RETURN_IF_ERROR(
-		plan ? cudnn_plan_read(&l->dnn, &l->target, &c->call, plan->text, scratch_limit,
-	                               &c->plan)
-		     : cudnn_plan_open(&l->dnn, &l->target, &c->call, scratch_limit, &c->plan));
+	RETURN_IF_ERROR(plan ? cudnn_plan_read(&l->dnn, &l->target, &c->call, plan->text,
+	                                       scratch_limit, &c->plan)
+	                     : cudnn_plan_open(&l->dnn, &l->target, &c->call, scratch_limit, skip,
+	                                       &c->plan));
 	snprintf(c->name, sizeof(c->name), "%s engine %lld%s", l->version,
 	         (long long)c->plan.engine, plan ? " as planned" : "");
 	return NULL;
@@ -123,14 +123,15 @@ release_call(void *call)
 
 static Status
 new_call(Library *l, const LibraryCall *call, const LibraryPlan *plan, int64_t scratch_limit,
-         PreparedCall **out)
+         int skip, PreparedCall **out)
 {
 	PreparedCall *c = memory_zeroed(1, sizeof(*c));
 
+	*out = NULL;
 	c->library = l;
 	c->call = *call;
 	memory_hold(release_call, c);
-	Status status = make_call(c, plan, scratch_limit);
+	Status status = make_call(c, plan, scratch_limit, skip);
 	memory_let_go();
 	if (status)
 		dnn_release(c);
@@ -147,7 +148,37 @@ dnn_prepare(Library *l, const LibraryCall *call, unsigned fixed, int64_t scratch
 	*out = NULL;
 	if (call->kind == LIBRARY_DOT)
 		return status_error(EXIT_UNSUPPORTED, "cuDNN runs convolutions, not products");
-	return new_call(l, call, NULL, scratch_limit, out);
+	return new_call(l, call, NULL, scratch_limit, 0, out);
+}
+
+static Status
+dnn_engines(Library *l, const LibraryCall *call, int64_t scratch_limit,
+            PreparedCall *out[MOST_ENGINES], int *n)
+{
+	Status status = NULL;
+
+	*n = 0;
+	if (call->kind == LIBRARY_DOT)
+		return status_error(EXIT_UNSUPPORTED, "cuDNN runs convolutions, not products");
+	while (*n < MOST_ENGINES &&
+	       !(status = new_call(l, call, NULL, scratch_limit, *n, &out[*n])))
+		(*n)++;
+	if (*n == 0)
+		return status;
+	status_free(status);
+	return NULL;
+}
+
+/* The engine's number, and a hash of the plan as text: plans of an engine differ in its settings. */
+static void
+dnn_print_engine(const PreparedCall *c, Text *out)
+{
+	Text plan = {0};
+
+	status_free(cudnn_plan_print(&plan, &c->plan));
+	text_printf(out, "engine %lld %016llx", (long long)c->plan.engine,
+	            (unsigned long long)hash_bytes(plan.n ? plan.at : "", (size_t)plan.n, 0));
+	text_free(&plan);
 }
 
 static Status
@@ -162,7 +193,7 @@ dnn_rebuild(Library *l, const LibraryCall *call, const LibraryPlan *plan, int64_
 		                    "with %d multiprocessors, not for this machine",
 		                    plan->version, plan->capability / 10, plan->capability % 10,
 		                    plan->processors);
-	return new_call(l, call, plan, scratch_limit, out);
+	return new_call(l, call, plan, scratch_limit, 0, out);
 }
 
 static bool
@@ -235,6 +266,8 @@ const LibraryOps library_cudnn = {
 	.close = dnn_close,
 	.version = dnn_version,
 	.prepare = dnn_prepare,
+	.engines = dnn_engines,
+	.print_engine = dnn_print_engine,
 	.rebuild = dnn_rebuild,
 	.fault = dnn_fault,
 	.release = dnn_release,

@@ -10,24 +10,6 @@
 typedef struct Library Library;           /* an opened library */
 typedef struct PreparedCall PreparedCall; /* a call that is ready to run */
 
-/* Trials: how a library finds its fastest way to run a call. */
-typedef struct {
-	const char *file; /* file with earlier results; it may not exist */
-	bool times;       /* try what the file lacks, and add it to the file */
-	/* Allocates memory of the GPU; NULL if the GPU has too little. */
-	void *(*alloc)(void *context, int64_t bytes);
-	void (*free)(void *context, void *at, int64_t bytes);
-	/* Times a run of the call: seconds by the GPU's clock; negative if the run failed. */
-	double (*time)(void *context, Status (*run)(void *call, void *stream), void *call);
-	void *context;
-} LibraryTrials;
-
-/* ---- autotune.c: the file of --autotune */
-enum { AUTOTUNE_BYTES = 16 << 20 }; /* largest file */
-/* Checks that the file can be read. If `writes`, creates the file if it is missing and checks that it can be written. *missing:
- * the file does not exist. */
-Status autotune_file_open(const char *path, bool writes, bool *missing);
-
 /* Where and how a library works: threads or GPU, and what it may do. */
 typedef struct {
 	Pool *pool; /* threads of the host, which must outlive the library; NULL on a GPU */
@@ -39,8 +21,6 @@ typedef struct {
 	/* of the GPU: 90 for compute capability 9.0; number of multiprocessors */
 	int capability, processors;
 	bool tf32; /* f32 products may round their operands to tf32 */
-	/* Must live as long as the library. NULL: the library uses its own choice. */
-	const LibraryTrials *trials;
 } LibraryHome;
 
 /* A way to run a call that was found when the model was compiled. */
@@ -50,6 +30,7 @@ typedef struct {
 	int capability, processors; /* of the GPU for which it was found */
 } LibraryPlan;
 
+enum { MOST_ENGINES = 8 };
 typedef struct {
 	const char *name;
 	/* Opens the library; an error says why it cannot be used. On a GPU, the caller has made the GPU's context current in
@@ -63,6 +44,14 @@ typedef struct {
 	 * needs more scratch than scratch_limit bytes. */
 	Status (*prepare)(Library *library, const LibraryCall *call, unsigned fixed,
 	                  int64_t scratch_limit, PreparedCall **out);
+	/* Prepares the call with each of up to MOST_ENGINES engines (algorithms), in the order in which the library expects them
+	 * to be fast. Also takes calls that `prepare` leaves to another library. The caller releases all *n. An error says why
+	 * there is none. NULL if the library has one engine for a call. */
+	Status (*engines)(Library *library, const LibraryCall *call, int64_t scratch_limit,
+	                  PreparedCall *out[MOST_ENGINES], int *n);
+	/* Appends what tells the engine from all others that this version of the library offers for the call: one line without
+	 * tabs. NULL like `engines`. */
+	void (*print_engine)(const PreparedCall *call, Text *out);
 	/* Prepares a call by a plan. An error says why the plan does not fit this library or GPU. NULL if the library has no
 	 * plans. */
 	Status (*rebuild)(Library *library, const LibraryCall *call, const LibraryPlan *plan,
@@ -120,5 +109,50 @@ libraries_text(const Libraries *libraries)
 {
 	return libraries->n ? libraries->text.at : "no libraries";
 }
+
+/* ---- tune_file.c: the file of --tune. It has a first line that identifies the file. Lines are only added, each by one write,
+ * so several processes may share the file; of two choices for a key the first counts. */
+enum { TUNE_FILE_BYTES = 16 << 20 }; /* largest file */
+/* Reads the file's lines. If `writes`, creates the file if it is missing and checks that it can be written. EXIT_SYSTEM if the
+ * file cannot be read or written, or is not a file of --tune. *missing: the file does not exist. */
+Status tune_file_open(const char *path, bool writes, Tunings *out, bool *missing);
+/* Adds a line; false if the file cannot be written. */
+bool tune_file_add(const char *path, const TunedEngine *e);
+
+/* ---- tuner.c: tries engines, and takes the fastest */
+/* What a device offers for trials. All functions wait until the work is done. */
+typedef struct {
+	void *(*alloc)(void *context, int64_t bytes); /* NULL if the device has too little memory */
+	void (*free)(void *context, void *at, int64_t bytes);
+	Status (*fill)(void *context, void *at, int byte, int64_t bytes);
+	Status (*read)(void *context, void *to, const void *from, int64_t bytes);
+	/* Runs the call `runs` times. seconds: of one run, by the device's clock. EXIT_HANG if the call does not end. */
+	Status (*time)(void *context, Status (*run)(void *call, void *stream), void *call, int runs,
+	               double *seconds);
+	void *context;
+} LibraryTrials;
+typedef struct {
+	Tunings *tunings; /* choices of earlier runs, to which the tuner adds; borrowed */
+	const char *file; /* of --tune; NULL: none. A new choice is added to it */
+	/* All trials may take `seconds`, or `steps` times what the tried calls take in a training step, if that is more. seconds 0:
+	 * nothing is tried. */
+	double seconds, steps;
+	const LibraryTrials *trials;
+	const char *machine; /* name of the GPU */
+	bool tf32;
+	double in_step; /* seconds that the tried calls take in a training step */
+} Tuner;
+/* Prepares the call with its engine: the known choice, or the fastest of those that are tried. `call` is NULL if nothing is known
+ * and nothing was tried; then the caller takes the library's own first choice, and says so by tuner_note. none: all engines are
+ * known to be faulty, and the loops must run. launches: in a training step. An error ends the run: an engine hangs. */
+typedef struct {
+	const LibraryOps *ops;
+	PreparedCall *call;
+	bool none;
+} TunedCall;
+Status tuner_pick(Tuner *t, const Libraries *libraries, const LibraryCall *call, int64_t launches,
+                  int64_t scratch_limit, TunedCall *out);
+void tuner_note(Tuner *t, const Libraries *libraries, const LibraryCall *call,
+                int64_t scratch_limit, const LibraryOps *ops, const PreparedCall *prepared);
 
 #endif

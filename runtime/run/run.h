@@ -5,6 +5,7 @@
 
 #include "base/files/files.h"
 #include "runtime/exec/exec.h"
+#include "base/calls/library_call.h"
 #include "runtime/hyper/hyper.h"
 
 #include <jansson.h>
@@ -38,6 +39,7 @@ struct Gradc {
 	const CodeImage *variant;
 	/* name of the CPU, stored because in a virtual machine cpuid takes 7 us */
 	const char *processor;
+	Tunings tunings; /* which engines a GPU's libraries take; empty on a CPU */
 	Executor executor;
 	/* regions that are mapped from the executable's file of weights, until the first update */
 	VEC(Span) mapped;

@@ -165,6 +165,32 @@ pick_named(Gradc *run, const char *path, Checkpoint *c)
 	return open_verified(run->arena, run, path, c);
 }
 
+/* ---- engines of libraries */
+/* Faults are reported when the checkpoint is read as a whole. */
+static Status
+read_engines(Gradc *run, const char *path, Tunings *out)
+{
+	Manifest m;
+
+	if (access(path_join(run->arena, path, MANIFEST_FILE), F_OK) != 0)
+		RETURN_IF_ERROR(pick_newest(run, path, &path));
+	RETURN_IF_ERROR(manifest_read(run->arena, path_join(run->arena, path, MANIFEST_FILE), &m));
+	for (int i = 0; i < m.n_engines; i++)
+		tunings_parse(out, m.engines[i], strlen(m.engines[i]));
+	return NULL;
+}
+
+void
+resume_engines(Gradc *run, Tunings *out)
+{
+	const GradcOptions *o = &run->options;
+	bool automatic = o->resume && strcmp(o->resume, "auto") == 0;
+	const char *path = automatic ? o->save : o->resume;
+
+	if (path)
+		status_free(read_engines(run, path, out));
+}
+
 /* ---- place in the data */
 
 /* If the batch size has changed since the checkpoint, the epoch's remaining rows may be fewer than a step needs. They are

@@ -55,6 +55,12 @@ Status eval_metrics_add(Gradc *run, bool own);
 /* Fills in the metrics, from the loss's sums and from the records. */
 Status eval_metrics_finish(Gradc *run, const LossSums *sums, GradcEval *out);
 
+/* ---- tune.c: engines of a GPU's libraries */
+/* Sets what the device may try, and what it knows. */
+void tune_device(Gradc *run, DeviceOptions *device);
+/* Reads what earlier runs chose, and opens the executor: on rank 0 first, whose choices the other ranks take. */
+Status tune_ranks(Gradc *run, Status (*open)(Gradc *run));
+
 /* ---- predict.c */
 Status predict_bind(Gradc *run, GradcPredictions *out);
 Status predict_run(Gradc *run, const GradcPredict *options);
@@ -81,6 +87,8 @@ Status best_resume(Gradc *run, const GradcBest *saved);
 Status averages_evaluate(Gradc *run, GradcEval *out); /* same as gradc_evaluate_averages */
 
 /* ---- resume.c */
+/* Adds the engines that the checkpoint to resume names; nothing if there is none. */
+void resume_engines(Gradc *run, Tunings *out);
 /* Loads the states of the checkpoint of the best step; nothing changes if that step is the last one. */
 Status resume_best(Gradc *run);
 Status resume_checkpoint(Gradc *run, GradcResume *out);

@@ -9,6 +9,10 @@
 /* ---- trainer.c */
 DeviceOptions device_options(const Format *f, int target, int ordinal, const GradcOptions *o);
 
+/* ---- tune.c */
+/* Reads the file of --tune, if the options name one. *missing: it does not exist. */
+Status tune_file_read(const GradcOptions *o, Tunings *out, bool *missing);
+
 /* ---- speed.c */
 /* The peak of the device in the types of the target's largest product. measures: may take some ten milliseconds on a CPU. */
 GradcPeak speed_peak(const Format *f, const DeviceOps *ops, Device *device, int target,

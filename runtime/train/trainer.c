@@ -55,34 +55,7 @@ device_options(const Format *f, int target, int ordinal, const GradcOptions *o)
 		.threads = o->threads == 0 && has_short_programs(f, target) ? 1 : (int)o->threads,
 		.deterministic = o->deterministic,
 		.no_libraries = !o->libraries,
-		.autotune = o->autotune,
 		.tf32 = format_info_is(f, "allow_tf32", "1")};
-}
-
-/* Opens the file of --autotune. Refuses a file that another program wrote. Refuses a file that cannot be written, because it
- * could not help later runs. */
-static Status
-check_autotune(Gradc *run, DeviceOptions *device)
-{
-	const char *path = run->options.autotune;
-	bool first = run->diag && gradc_rank(run) == 0, missing;
-
-	if (!path)
-		return NULL;
-	if (run->device.ops->host_memory || !run->options.libraries) {
-		if (first)
-			diag_warning(run->diag, "--autotune is only for libraries on a GPU");
-		device->autotune = NULL;
-		return NULL;
-	}
-	device->autotune_times = gradc_ranks(run) == 1 && !run->options.deterministic;
-	RETURN_IF_ERROR(autotune_file_open(path, device->autotune_times, &missing));
-	if (missing && first)
-		diag_warning(
-			run->diag,
-			"--autotune: %s does not exist: a run of one rank without --deterministic writes it",
-			path);
-	return NULL;
 }
 
 /* Reads the executable's tables, and lists the variants of the kernels that this machine can run. */
@@ -132,8 +105,9 @@ open_plan(Gradc *run, const GradcOptions *options)
 }
 
 static Status
-open_executor(Gradc *run, const GradcOptions *options)
+open_executor(Gradc *run)
 {
+	const GradcOptions *options = &run->options;
 	const CodeImage *host;
 
 	RETURN_IF_ERROR(pick_host(run, &host));
@@ -148,7 +122,7 @@ open_executor(Gradc *run, const GradcOptions *options)
 	                            .shard_ranks = (int)options->shard_size,
 	                            .observed = options->trace || options->profile,
 	                            .offload_folder = options->offload_folder};
-	RETURN_IF_ERROR(check_autotune(run, &executor.device));
+	tune_device(run, &executor.device);
 	RETURN_IF_ERROR(executor_open(run->arena, &run->format, &executor, &run->executor));
 	run->executor.poison = options->poison;
 	return NULL;
@@ -238,7 +212,7 @@ trainer_open(const GradcModel *model, const GradcOptions *options, Diag *diag, G
 	if (!status)
 		status = carrier_pick(run, &comm);
 	if (!status)
-		status = ranks_share(run, open_executor(run, options));
+		status = tune_ranks(run, open_executor);
 	if (!status)
 		status = carrier_attach(run);
 	if (!status)
@@ -295,6 +269,7 @@ gradc_close(Gradc *run)
 	if (over)
 		executor_close(&run->executor);
 	comm_close(&run->comm);
+	tunings_free(&run->tunings);
 	status_free(run->device.why_not_gpu);
 	for (int i = 0; i < run->n_queued; i++)
 		status_free(run->queued[i].unread);

@@ -1,6 +1,7 @@
 """Executables with code for the pretended GPU, their kernels as a library for it, and runs of them.
 
-Where a test does not say which libraries it wants, products are run by loops: --libraries=off.
+Where a test does not say which libraries it wants, products are run by loops: --libraries=off. Libraries take their first engines:
+--tune=off.
 """
 import re
 import shlex
@@ -122,7 +123,7 @@ class OnGpu(Trainer):
         self.options, self.environment, self.launcher = exe.options, environment, []
 
     def command(self, *options):
-        return [*self.launcher, *super().command("--libraries=off", *self.options, *options)]
+        return [*self.launcher, *super().command("--libraries=off", "--tune=off", *self.options, *options)]
 
     def around(self, env, fake):
         """Each of two ranks has a GPU."""

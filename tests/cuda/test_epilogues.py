@@ -1,6 +1,5 @@
-"""What cuBLASLt does as it stores a product, and which of its algorithms a product takes: in runs on the pretended GPU."""
+"""What cuBLASLt does as it stores a product, in runs on the pretended GPU."""
 import json
-import os
 
 import pytest
 import reference
@@ -59,37 +58,3 @@ def test_gradients_add_up_in_the_library(trainer, precision):
     assert found(t, "beta = 1") == {"beta 1"}
     got, without = losses(t, "--accumulate=2"), t.losses(ON_GPU, f"--steps={STEPS}", "--accumulate=2", name="loops")
     assert distance(got, without) < (1e-5 if precision == "f32" else limit("loss tf32", NAME))
-
-
-def test_autotune(trainer, tmp_path):
-    """The slow algorithm is not taken, by the next run either, nor by one that may not try; a run without the file takes it."""
-    t, slow, file = trainer(), {"FAKE_CUBLASLT_SLOW": "20:60000"}, tmp_path / "tuned.txt"
-    plain = losses(t)
-    assert losses(t, f"--autotune={file}", name="tuned", **slow) == plain
-    first, *lines = file.read_text().splitlines()
-    assert first == "gradc autotune 1" and len(lines) == len({call for call, _ in products(t)}) > 10
-    assert all(line.startswith("pretended GPU, cuBLASLt 13.1.0, f32, at most ") for line in lines), lines[0]
-    assert not [runs for _, runs in products(t, f"--autotune={file}") if "tile 20" in runs]
-    assert {runs.removesuffix(" beta 1") for _, runs in products(t)} == {"cuBLASLt algo 7 tile 20 stages 4"}
-    losses(t, f"--autotune={file}", name="again")
-    assert file.read_text().splitlines() == [first, *lines]
-
-
-def test_autotune_says_what_it_does_not_do(trainer, tmp_path):
-    t, file = trainer(), tmp_path / "other.txt"
-    said = t.run(ON_GPU, LIBRARIES, "--steps=1", f"--autotune={file}", "--deterministic").stderr
-    assert f"--autotune: {file} does not exist: a run of one rank without --deterministic writes it" in said
-    said = t.run(ON_GPU, "--steps=1", f"--autotune={file}").stderr  # --libraries=off
-    assert "--autotune is only for libraries on a GPU" in said and not file.exists()
-
-
-@pytest.mark.parametrize("what, says", [("no/file", "no/file: No such file or directory"), ("a folder", "a folder: Is a directory"),
-                                        ("a model", "a model exists and is not a file of --autotune"), ("a pipe", "a pipe is not a regular file")])
-def test_autotune_refuses(trainer, tmp_path, what, says):
-    """Nothing is written to what is not its own."""
-    (tmp_path / "a folder").mkdir()
-    (tmp_path / "a model").write_bytes(b"gradc autotune 2\n")
-    os.mkfifo(tmp_path / "a pipe")
-    said = trainer().run(ON_GPU, LIBRARIES, "--steps=1", f"--autotune={tmp_path}/{what}", exit=5).stderr
-    assert f"--autotune: {tmp_path}/{says}" in said
-    assert (tmp_path / "a model").read_bytes() == b"gradc autotune 2\n"

@@ -67,14 +67,20 @@ start(Device *d, const DeviceOptions *options)
 	cuda_enter(d);
 	RETURN_IF_ERROR(open_pool(d));
 	d->watch = options->watch;
-	d->trials = cuda_trials(d, options);
+	d->trials = cuda_trials(d);
+	d->tuner = (Tuner){.tunings = options->tunings,
+	                   .file = options->tune_file,
+	                   .seconds = options->tune_seconds,
+	                   .steps = options->tune_steps,
+	                   .trials = &d->trials,
+	                   .machine = d->gpu.name,
+	                   .tf32 = options->tf32};
 	if (!options->no_libraries)
 		libraries_open(&d->libraries,
 		               &(LibraryHome){.machine = d->gpu.name,
 		                              .capability = 10 * d->gpu.major + d->gpu.minor,
 		                              .processors = d->gpu.processors,
-		                              .tf32 = options->tf32,
-		                              .trials = options->autotune ? &d->trials : NULL},
+		                              .tf32 = options->tf32},
 		               COUNT(known), known);
 	return NULL;
 }
@@ -344,7 +350,8 @@ cuda_load(Device *d, const CodeSource *source, Code **out)
 	memory_hold(unload_code, code);
 	Status status = cuda_modules_load(d, image, source->tables, code);
 	if (!status)
-		status = library_calls_open(&d->libraries, source, &code->calls);
+		status = library_calls_open(&d->libraries, source,
+		                            d->tuner.tunings ? &d->tuner : NULL, &code->calls);
 	memory_let_go();
 	if (status)
 		cuda_unload(d, code);

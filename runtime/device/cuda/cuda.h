@@ -23,6 +23,7 @@ struct Device {
 	Gpu gpu;
 	Libraries libraries;
 	LibraryTrials trials;
+	Tuner tuner; /* without `tunings`: libraries take their first choices */
 	void *context;
 	void *pool;        /* NULL if the GPU has no pools; then the driver allocates */
 	int64_t own_bytes; /* bytes of GPU memory given out by alloc */
@@ -72,7 +73,7 @@ cuda_enter(Device *d)
 }
 
 /* ---- trials.c */
-LibraryTrials cuda_trials(Device *d, const DeviceOptions *options);
+LibraryTrials cuda_trials(Device *d);
 
 /* ---- modules.c: loads the kernels of a bundle */
 Status cuda_modules_load(Device *d, const CodeImage *image, const Format *tables, Code *out);

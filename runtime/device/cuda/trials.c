@@ -1,7 +1,8 @@
-/* Times trial runs of library calls with the GPU's own clock, so that the fastest way to run a call can be chosen. */
+/* What the tuner of libraries (runtime/library/tuner.c) needs of a GPU: memory, and the time of runs by the GPU's own clock. */
 #include "runtime/device/cuda/cuda.h"
 
-enum { RUNS = 5 }; /* timed runs, after one that is not timed */
+/* Seconds after which an engine of a library counts as hanging: its runs take milliseconds. */
+#define TRIAL_PATIENCE 10
 
 static void *
 trial_alloc(void *device, int64_t bytes)
@@ -22,51 +23,88 @@ trial_free(void *device, void *at, int64_t bytes)
 }
 
 static Status
-run_between(Device *d, void *const events[2], Status (*run)(void *call, void *stream), void *call)
+trial_fill(void *device, void *at, int byte, int64_t bytes)
+{
+	Device *d = device;
+	void *stream;
+
+	RETURN_IF_ERROR(cuda_stream(d, STREAM_COMPUTE, &stream));
+	RETURN_IF_ERROR(cuda_check(
+		d, d->driver.MemsetD8Async(at, (unsigned char)byte, (size_t)bytes, stream),
+		"a trial"));
+	return cuda_wait_streams(d);
+}
+
+static Status
+trial_read(void *device, void *to, const void *from, int64_t bytes)
+{
+	Device *d = device;
+
+	RETURN_IF_ERROR(device_cuda.copy(d, STREAM_COMPUTE, (Span){to, bytes}, from));
+	return cuda_wait_streams(d);
+}
+
+static Status
+run_between(Device *d, void *const events[2], Status (*run)(void *call, void *stream), void *call,
+            int runs)
 {
 	void *stream;
 
 	RETURN_IF_ERROR(cuda_stream(d, STREAM_COMPUTE, &stream));
-	RETURN_IF_ERROR(run(call, stream));
 	RETURN_IF_ERROR(cuda_check(d, d->driver.EventRecord(events[0], stream), "a trial"));
-	for (int i = 0; i < RUNS; i++)
+	for (int i = 0; i < runs; i++)
 		RETURN_IF_ERROR(run(call, stream));
-	RETURN_IF_ERROR(cuda_check(d, d->driver.EventRecord(events[1], stream), "a trial"));
-	return cuda_wait_streams(d);
+	return cuda_check(d, d->driver.EventRecord(events[1], stream), "a trial");
 }
 
-static double
-trial_time(void *device, Status (*run)(void *call, void *stream), void *call)
+/* Waits for the streams even after a fault, because the call's memory is freed next. */
+static Status
+time_between(Device *d, void *const events[2], Status (*run)(void *call, void *stream), void *call,
+             int runs, double *seconds)
+{
+	const double patience = d->patience;
+	float ms = 0;
+
+	d->patience = patience < TRIAL_PATIENCE ? patience : TRIAL_PATIENCE;
+	Status status = run_between(d, events, run, call, runs);
+	Status wait = cuda_wait_streams(d);
+	d->patience = patience;
+	if (status) {
+		status_free(wait);
+		return status;
+	}
+	RETURN_IF_ERROR(wait);
+	RETURN_IF_ERROR(
+		cuda_check(d, d->driver.EventElapsedTime(&ms, events[0], events[1]), "a trial"));
+	*seconds = (double)ms / 1e3 / runs;
+	return NULL;
+}
+
+static Status
+trial_time(void *device, Status (*run)(void *call, void *stream), void *call, int runs,
+           double *seconds)
 {
 	Device *d = device;
 	void *events[2] = {NULL, NULL};
-	float ms = -1;
 	Status status = NULL;
 
 	for (int i = 0; i < 2 && !status; i++)
 		status = cuda_check(d, d->driver.EventCreate(&events[i], 0), "a trial");
 	if (!status)
-		status = run_between(d, events, run, call);
-	if (status) /* wait even after a fault, because the call's memory is freed next */
-		status_free(cuda_wait_streams(d));
-	if (!status)
-		status = cuda_check(d, d->driver.EventElapsedTime(&ms, events[0], events[1]),
-		                    "a trial");
+		status = time_between(d, events, run, call, runs, seconds);
 	for (int i = 0; i < 2; i++)
 		if (events[i])
 			d->driver.EventDestroy(events[i]);
-	bool ok = !status;
-	status_free(status);
-	return ok ? (double)ms / 1e3 / RUNS : -1;
+	return status;
 }
 
 LibraryTrials
-cuda_trials(Device *d, const DeviceOptions *options)
+cuda_trials(Device *d)
 {
-	return (LibraryTrials){.file = options->autotune,
-	                       .times = options->autotune_times,
-	                       .alloc = trial_alloc,
+	return (LibraryTrials){.alloc = trial_alloc,
 	                       .free = trial_free,
+	                       .fill = trial_fill,
+	                       .read = trial_read,
 	                       .time = trial_time,
 	                       .context = d};
 }

@@ -491,25 +491,14 @@ store_bias_grad(const Call *c, const double *a, const double *b)
 	}
 }
 
-/* FAKE_CUBLASLT_SLOW=20:60000: algorithm 20 takes 60000 us longer. */
-static void
-pause_for(uint32_t tile)
-{
-	const char *slow = getenv("FAKE_CUBLASLT_SLOW");
-	unsigned us = 0;
-	uint32_t which = 0;
-
-	if (slow && sscanf(slow, "%u:%u", &which, &us) == 2 && which == tile)
-		usleep(us);
-}
-
 static void
 multiply(void *work)
 {
 	const Work *w = work;
 	const Call *c = &w->call;
 
-	pause_for(w->tile);
+	FakeBehaviour behaviour = fake_behaviour(w->tile);
+	fake_begin(behaviour, w->workspace, WORKSPACE);
 	memset(fake_readable(w->workspace), PATTERN, WORKSPACE);
 	for (int64_t i = 0; i < c->d.batch; i++) {
 		double *a = load_matrix(w, &c->a, w->a, i, !c->product.transposed[0]);
@@ -520,6 +509,10 @@ multiply(void *work)
 		free(a);
 		free(b);
 	}
+	int64_t last = (c->d.batch - 1) * c->d.stride + (c->n - 1) * c->d.leading + c->m - 1;
+	DType type = dtype_of(c->d.type);
+	fake_end(behaviour, (char *)fake_readable(w->d) + dtype_bytes(type, last),
+	         dtype_bytes(type, 1));
 }
 
 /* ---- the interface: products */
@@ -557,6 +550,8 @@ cublasLtMatmul(void *handle, void *description, const void *alpha, const void *a
 	    chosen->n != w.call.n || chosen->k != w.call.k)
 		return BAD_VALUE;
 	w.tile = chosen->tile;
+	if (fake_behaviour(w.tile) == FAKE_FAILS)
+		return FAILED;
 	w.alpha = *(const float *)alpha;
 	w.beta = *(const float *)beta;
 	if (!places_fit(&w, chosen) || !workspace ||

@@ -69,6 +69,7 @@ fake_check_operation(const FakeOperation *o)
 /* ---- the loops */
 typedef struct {
 	FakeOperation operation;
+	FakeBehaviour behaviour;
 	bool rounds; /* true: rounds operands to tf32 */
 	int64_t bytes;
 	void *workspace, *at[N_FAKE_TENSORS];
@@ -180,6 +181,7 @@ convolve(void *work)
 	double *sums = calloc((size_t)n, sizeof(*sums));
 	if (!sums)
 		abort();
+	fake_begin(w->behaviour, w->workspace, w->bytes);
 	if (w->bytes)
 		memset(fake_readable(w->workspace), PATTERN, (size_t)w->bytes);
 	add_up(w, sums);
@@ -187,6 +189,9 @@ convolve(void *work)
 		dtype_store_float(dtype_of(t->type), fake_readable(w->at[result]), flat(t, &p),
 		                  sums[flat(t, &p)]);
 	while (next_place(t, &p));
+	DType type = dtype_of(t->type);
+	fake_end(w->behaviour, (char *)fake_readable(w->at[result]) + dtype_bytes(type, n - 1),
+	         dtype_bytes(type, 1));
 	free(sums);
 }
 
@@ -206,6 +211,7 @@ fake_convolve(const FakePlan *plan, const FakeBuffers *buffers, void *stream)
 	const FakeEngine *e = &plan->engine;
 	const FakeTensor *t = e->operation.tensors;
 	Work w = {.operation = e->operation,
+	          .behaviour = fake_behaviour(e->number),
 	          .rounds = e->notes >> CUDNN_NOTE_TENSOR_CORE & 1 && t[FAKE_X].type == CUDNN_F32,
 	          .bytes = e->workspace,
 	          .workspace = buffers->workspace};
@@ -221,5 +227,7 @@ fake_convolve(const FakePlan *plan, const FakeBuffers *buffers, void *stream)
 		return BAD_POINTER;
 	if (w.bytes && !fake_is_aligned(w.workspace, WORKSPACE_ALIGNMENT))
 		return MISALIGNED;
+	if (w.behaviour == FAKE_FAILS)
+		return FAILED;
 	return fake_enqueue(stream, convolve, &w, sizeof(w)) ? CUDNN_OK : FAILED;
 }

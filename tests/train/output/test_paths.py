@@ -66,8 +66,8 @@ ONCE = [*READ, (["--input=x=x.npy"], "x.npy"), (["--input=x=[wx].npy"], "x.npy")
 TRAINING = [*READ, (["--save=ck"], "ck/step-00000001/manifest.json"),
             *(([f"--{option}=x={name}"], "x.npy") for option in ("data", "eval-data") for name in ("x.npy", "[wx].npy")),
             *(([f"--{option}=x.npy"], "x.npy") for option in ("tokens", "text", "eval-tokens", "eval-text"))]
-WRITES = {True: ["trace", "autotune", "output-dir"],
-          False: ["export", "export-merged", "log", "report", "trace", "autotune", "export-adapter", "save", "tensorboard", "dump-gradients", "offload-dir"]}
+WRITES = {True: ["trace", "tune", "output-dir"],
+          False: ["export", "export-merged", "log", "report", "trace", "tune", "export-adapter", "save", "tensorboard", "dump-gradients", "offload-dir"]}
 
 
 def writers(path, once):
@@ -93,7 +93,7 @@ def test_a_training_reads_or_writes(place, once):
 def test_a_training_writes_once(place):
     """Two outputs are two files; the data beside a model are one, too."""
     before = contents(place)
-    files = ["export", "export-merged", "log", "report", "trace", "autotune"]
+    files = ["export", "export-merged", "log", "report", "trace", "tune"]
     folders = ["export-adapter", "save", "tensorboard", "dump-gradients", "offload-dir"]
     for i, one in enumerate(files):
         for two in files[i + 1:] + folders:

@@ -412,7 +412,7 @@ open_calls(Bench *b, Library *library)
 	b->source = (CodeSource){.tables = &b->f};
 	Status why_none = library ? NULL : status_error(EXIT_SYSTEM, "nobody counts");
 	b->libraries = (Libraries){.n = 1, .at = {{&counting, library, why_none}}};
-	must(library_calls_open(&b->libraries, &b->source, &calls));
+	must(library_calls_open(&b->libraries, &b->source, NULL, &calls));
 	return calls;
 }
 

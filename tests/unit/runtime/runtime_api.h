@@ -56,7 +56,7 @@ static const size_t api_texts[] = {
 	API_AT(adapter),      API_AT(device),        API_AT(export_weights), API_AT(target),
 	API_AT(communicator), API_AT(reduce),        API_AT(data_parallel),  API_AT(offload),
 	API_AT(collectives),  API_AT(save),          API_AT(resume),         API_AT(trace),
-	API_AT(autotune),     API_AT(offload_folder)};
+	API_AT(tune),         API_AT(offload_folder)};
 static const int64_t api_edges[] = {0,  1,  2,       3,         5,         13,       1 << 20,
                                     -1, -2, 1 << 31, 1ll << 53, INT64_MAX, INT64_MIN};
 static const double api_points[] = {NAN, 0, -1, 0.5, 1, 0.999, 1e-300, 1e300, INFINITY, -INFINITY};

@@ -1,0 +1,139 @@
+"""Engines of the pretended libraries are timed at the start of a run; checkpoints, files of --tune and other ranks keep the choice."""
+import json
+import os
+
+import numpy as np
+import pytest
+from checkpoints import checkpoints, read_manifest
+from onnx import TensorProto, helper, numpy_helper
+from pretended import ON_GPU, openmpi
+
+LIBRARIES, BATCH, STEPS = "--libraries=on", 32, 4
+ENGINES = {"FAKE_CUDNN_ENGINES": "1:4096:0 2:64:0 3:0:0|0:4096:0"}  # each finds no fault in any convolution of the model
+FIRST = {"dot": "tile 20", "conv": "engine 1"}
+
+
+@pytest.fixture(scope="module")
+def exe(gpu):
+    """A convolution and two products."""
+    rng = np.random.default_rng(3)
+    weights = {"w0": (8, 4, 3, 3), "w1": (800, 64), "w2": (64, 10)}
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w0"], ["c"]), helper.make_node("Relu", ["c"], ["r"]), helper.make_node("Flatten", ["r"], ["f"]),
+         helper.make_node("MatMul", ["f", "w1"], ["h"]), helper.make_node("Tanh", ["h"], ["t"]), helper.make_node("MatMul", ["t", "w2"], ["z"])], "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4, 12, 12])],
+        [helper.make_tensor_value_info("z", TensorProto.FLOAT, ["batch", 10])],
+        [numpy_helper.from_array((rng.standard_normal(shape) / 10).astype(np.float32), name) for name, shape in weights.items()])
+    inputs = {"x": rng.standard_normal((STEPS * BATCH, 4, 12, 12)).astype(np.float32), "labels": rng.integers(0, 10, STEPS * BATCH)}
+    return gpu.compile_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), inputs, "--loss=cross_entropy", f"--batch={BATCH}",
+                             "--max-accumulate=1", train=["--lr=0.1"])
+
+
+@pytest.fixture
+def trainer(gpu, exe, tmp_path):
+    return gpu.trainer(exe, tmp_path)
+
+
+def train(trainer, *options, engines="", **more):
+    return trainer.run(ON_GPU, LIBRARIES, "--steps=1", "--table=full", "--tune=tuned.txt", *options, env={**ENGINES, "FAKE_ENGINES": engines}, timeout=1200, **more)
+
+
+def taken(trainer, *options, engines=""):
+    """{the call's kind: what runs such calls}: the file's choices, or the first."""
+    done = trainer.run(ON_GPU, LIBRARIES, "--info", "--json", *options, env={**ENGINES, "FAKE_ENGINES": engines})
+    calls = json.loads(done.stdout)["library_calls"]
+    return {kind: {c["implementation"] for c in calls if c["call"].startswith(kind)} for kind in FIRST}
+
+
+def engines_of(folder):
+    return read_manifest(folder / f"step-{checkpoints(folder)[-1]:08}")["engines"]
+
+
+def is_word(implementations, word):
+    return implementations and all(word in i for i in implementations)
+
+
+def test_the_first_engine_is_not_the_fastest(trainer, tmp_path):
+    """Slow engines come first. The file keeps the choice of another engine; the next run reads it, and times nothing."""
+    slow = "20:slow 1:slow"
+    assert all(is_word(taken(trainer)[kind], word) for kind, word in FIRST.items())
+    said = train(trainer, engines=slow).stderr
+    assert "engines of libraries: " in said and " timed in " in said
+    found = taken(trainer, "--tune=tuned.txt")
+    assert found["dot"] and not any("tile 20" in i for i in found["dot"])
+    assert found["conv"] and not any("engine 1" in i for i in found["conv"])
+    first, *lines = (tmp_path / "tuned.txt").read_text().splitlines()
+    assert first == "gradc tune 1" and all(line.startswith("pretended GPU, cuBLASLt 13.1.0, cuDNN 9.28.1, f32, at most ") for line in lines)
+    said = train(trainer, engines="21:slow 22:slow 2:slow 3:slow").stderr
+    assert " timed in " not in said and f"engines of libraries: {len(lines)} known" in said
+    assert (tmp_path / "tuned.txt").read_text().splitlines() == [first, *lines]
+
+
+@pytest.mark.parametrize("fault, says", [("nan", "gives numbers that are not finite"), ("behind", "writes beyond its workspace"), ("fails", "fails")])
+def test_faulty_engines(trainer, tmp_path, fault, says):
+    """An engine that the library offers first is never taken, by runs that time nothing either."""
+    train(trainer, engines=f"20:{fault} 21:slow 1:{fault} 2:slow")
+    found = taken(trainer, "--tune=tuned.txt")
+    assert is_word(found["dot"], "tile 22") and not any("engine 1" in i or "engine 2" in i for i in found["conv"])
+    faults = [line.split("\t") for line in (tmp_path / "tuned.txt").read_text().splitlines() if line.count("\t") == 2]
+    assert {said for _, _, said in faults} == {says} and {engine.split()[0] for _, engine, _ in faults} == {"cuBLASLt", "cuDNN"}
+    loss = trainer.losses(ON_GPU, LIBRARIES, "--steps=1", "--tune=tuned.txt", env={**ENGINES, "FAKE_ENGINES": f"20:{fault} 1:{fault}"}, timeout=1200)
+    assert loss == trainer.losses(ON_GPU, LIBRARIES, "--steps=1", env=ENGINES, name="plain", timeout=1200)
+
+
+def test_an_engine_hangs(trainer, tmp_path):
+    """The run says which, and ends; the next run with the file leaves the engine out."""
+    hangs = {"engines": "21:hangs 2:slow", "exit": 10}
+    os.environ["GRADC_DEVICE_TIMEOUT"] = "1"
+    try:
+        said = train(trainer, **hangs).stderr
+    finally:
+        del os.environ["GRADC_DEVICE_TIMEOUT"]
+    assert "a trial of an engine did not end: cuBLASLt " in said and "the next run leaves the engine out" in said
+    train(trainer, engines="21:fails 2:slow")
+    assert "\thangs\n" in (tmp_path / "tuned.txt").read_text()
+
+
+def test_a_checkpoint_keeps_the_choice(trainer, tmp_path):
+    """Resumed where other engines are fast, a run takes those of its checkpoint, with the same bits, and saves them again."""
+    trainer.run(ON_GPU, LIBRARIES, "--tune=none.txt", "--steps=2", "--save=run", env={**ENGINES, "FAKE_ENGINES": "20:slow 1:slow"}, timeout=1200)
+    engines = engines_of(tmp_path / "run")
+    assert len(engines) > 5
+    options = [ON_GPU, LIBRARIES, "--steps=3", "--resume=run", "--save=again", "--table=full"]
+    done = trainer.run(*options, "--tune=other.txt", env={**ENGINES, "FAKE_ENGINES": "21:slow 22:slow 2:slow 3:slow"}, timeout=1200)
+    assert f"engines of libraries: {len(engines)} known" in done.stderr and " timed in " not in done.stderr
+    assert engines_of(tmp_path / "again") == engines
+    assert (tmp_path / "other.txt").read_text() == "gradc tune 1\n"
+
+
+def test_deterministic_runs_time_nothing(trainer, tmp_path):
+    said = train(trainer, "--deterministic")
+    assert "--tune: tuned.txt does not exist: a run without --deterministic writes it" in said.stderr
+    assert " timed in " not in said.stderr and " first choice" in said.stderr and not (tmp_path / "tuned.txt").exists()
+
+
+def test_ranks_take_the_choice_of_rank_0(gpu, exe, tmp_path):
+    """Rank 1 has a file of its own, in which nothing is written."""
+    trainer = gpu.trainer(exe, tmp_path)
+    trainer.launcher = openmpi()
+    train(trainer, "--save=run", engines="20:slow 1:slow")
+    lines = (tmp_path / "tuned.txt").read_text().splitlines()
+    assert len(lines) == len(set(lines)) > 6
+    assert sorted(engines_of(tmp_path / "run")) == sorted(line for line in lines[1:] if line.count("\t") == 1)
+
+
+def test_only_for_a_gpu(trainer, tmp_path):
+    said = trainer.run(ON_GPU, "--steps=1", "--tune=tuned.txt").stderr  # --libraries=off
+    assert "--tune is only for libraries on a GPU" in said and not (tmp_path / "tuned.txt").exists()
+
+
+@pytest.mark.parametrize("what, says", [("no/file", "no/file: No such file or directory"), ("a folder", "a folder: Is a directory"),
+                                        ("a model", "a model exists and is not a file of --tune"), ("a pipe", "a pipe is not a regular file")])
+def test_refuses(trainer, tmp_path, what, says):
+    """Nothing is written to what is not its own."""
+    (tmp_path / "a folder").mkdir()
+    (tmp_path / "a model").write_bytes(b"gradc tune 2\n")
+    os.mkfifo(tmp_path / "a pipe")
+    said = trainer.run(ON_GPU, LIBRARIES, "--steps=1", f"--tune={tmp_path}/{what}", exit=5).stderr
+    assert f"--tune: {tmp_path}/{says}" in said
+    assert (tmp_path / "a model").read_bytes() == b"gradc tune 2\n"
