@@ -221,7 +221,7 @@ start_worker(const Compile *c, int number, Worker *w)
 	                  : status_error(EXIT_SYSTEM, "a process for NVRTC: %s", strerror(errno));
 }
 
-/* The kernels of a source with an error: "k3, k7, k9 and 4 more". */
+/* The kernels of a source with an error: "k3, k7, k9 and 4 more". look_up.cuh has no kernels of the module. */
 static const char *
 kernel_names(const Compile *c, const CudaSource *s)
 {
@@ -232,7 +232,7 @@ kernel_names(const Compile *c, const CudaSource *s)
 		text_printf(&t, "%s%s", i ? ", " : "", s->kernels.at[i]->name);
 	if (s->kernels.n > SHOWN)
 		text_printf(&t, " and %d more", s->kernels.n - SHOWN);
-	const char *names = arena_strdup(c->arena, t.at ? t.at : "none");
+	const char *names = arena_strdup(c->arena, t.at ? t.at : "for look-ups");
 	text_free(&t);
 	return names;
 }

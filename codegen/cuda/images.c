@@ -41,6 +41,18 @@ add_image(Build *b, const Module *m, const CudaSources *sources, const ImageSour
 	vec_push(b->arena, &b->images, image);
 }
 
+extern const char cuda_look_up[]; /* look_up.cuh */
+
+/* The look-up's kernels are the last source of an image: equal in all models, so mostly in the cache. */
+static void
+add_look_up(Arena *arena, const CudaArchitecture *a, CudaSources *out)
+{
+	vec_push(arena, out,
+	         ((CudaSource){.text = cuda_look_up,
+	                       .architecture = a->name,
+	                       .name = arena_printf(arena, "look_up_%s", a->name)}));
+}
+
 Status
 cuda_build_images(Build *b, const Module *m)
 {
@@ -55,6 +67,7 @@ cuda_build_images(Build *b, const Module *m)
 		const CudaArchitecture *a = o->gpus[i];
 		of[i] = (ImageSources){.architecture = a, .first = sources.n};
 		RETURN_IF_ERROR(cuda_print_sources(b->arena, m, a->target, a->name, &sources));
+		add_look_up(b->arena, a, &sources);
 		of[i].n = sources.n - of[i].first;
 	}
 	RETURN_IF_ERROR(

@@ -3,8 +3,6 @@
  * are computed once for each channel and looked up in a table; the bits are the same. */
 #include "runtime/data/sources.h"
 
-#include <string.h>
-
 enum { BYTE_VALUES = 256, MOST_TABLE_BYTES = 1 << 22 };
 
 static double
@@ -53,42 +51,28 @@ decode_prepare(Arena *arena, Source *s, DType from)
 	s->bytes = table;
 }
 
-/* stride: number of neighbouring elements that belong to the same channel. 1: the channel changes with each element. */
-#define LOOK_UP(name, T)                                                            \
-	static void name(const Source *s, const uint8_t *raw, int64_t n, void *out) \
-	{                                                                           \
-		int64_t channels = s->mean ? s->channels : 1;                       \
-		int64_t stride = s->mean ? s->channel_stride : n;                   \
-		const T *table = s->bytes;                                          \
-		T *to = out;                                                        \
-                                                                                    \
-		for (int64_t at = 0; stride == 1 && at < n; at += channels)         \
-			for (int64_t c = 0; c < channels; c++)                      \
-				to[at + c] = table[BYTE_VALUES * c + raw[at + c]];  \
-		for (int64_t at = 0, c = 0; stride > 1 && at < n; at += stride) {   \
-			const T *row = table + BYTE_VALUES * c;                     \
-                                                                                    \
-			for (int64_t i = 0; i < stride; i++)                        \
-				to[at + i] = row[raw[at + i]];                      \
-			c = c + 1 < channels ? c + 1 : 0;                           \
-		}                                                                   \
-	}
-LOOK_UP(look_up_16, uint16_t)
-LOOK_UP(look_up_32, uint32_t)
-LOOK_UP(look_up_64, uint64_t)
-#undef LOOK_UP
-
-static void (*const look_up[])(const Source *, const uint8_t *, int64_t,
-                               void *) = {[16] = look_up_16, [32] = look_up_32, [64] = look_up_64};
+LookUp
+decode_look_up(const Source *s, int64_t n)
+{
+	return (LookUp){.tables = s->bytes,
+	                .n = n,
+	                .channels = s->mean ? s->channels : 1,
+	                .stride = s->mean ? s->channel_stride : n,
+	                .bytes = dtype_bytes((DType)s->port->dtype, 1)};
+}
 
 void
 decode(const Source *s, DType from, const void *raw, int64_t n, void *to)
 {
 	DType dtype = (DType)s->port->dtype;
 
-	if (s->bytes)
-		look_up[dtype_info[dtype].bits](s, raw, n, to);
-	else if (!is_scaled(s))
+	if (s->bytes) {
+		LookUp l = decode_look_up(s, n);
+
+		l.to = to;
+		l.from = raw;
+		look_up_on_host(&l);
+	} else if (!is_scaled(s))
 		dtype_convert(dtype, to, from, raw, n);
 	else
 		for (int64_t i = 0; i < n; i++)

@@ -23,6 +23,8 @@ Status source_check_kept(const Source *s);
 void decode(const Source *s, DType from, const void *raw, int64_t n, void *to);
 /* Makes the table s->bytes if the files hold bytes that are scaled. */
 void decode_prepare(Arena *arena, Source *s, DType from);
+/* For a source with such a table: the look-up that converts n bytes, without the addresses `to` and `from`. */
+LookUp decode_look_up(const Source *s, int64_t n);
 
 /* ---- validate.c: checks values before conversion */
 Status validate_values(const Source *s, const DataFile *file, int64_t row, int64_t n,

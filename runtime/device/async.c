@@ -24,6 +24,7 @@ struct Job {
 	int64_t begin, end;
 	const void *scalars;
 	HostTask task;
+	LookUp look_up;
 	int stream;
 	int event; /* the event that the job records or waits for */
 	bool records;
@@ -326,6 +327,37 @@ async_fill_zero(Device *d, int stream, Span to)
 }
 
 static Status
+do_look_up(Device *d, Job *job, bool *done)
+{
+	LookUp l = job->look_up;
+
+	l.to = async_memory_at(d->memory, l.to);
+	l.tables = async_memory_at(d->memory, l.tables);
+	look_up_on_host(&l);
+	*done = true;
+	return NULL;
+}
+
+static Status
+async_look_up(Device *d, int stream, const Code *code, const LookUp *l)
+{
+	Job *job = job_new(stream, do_look_up, 0);
+
+	(void)code;
+	if (job)
+		job->look_up = *l;
+	return submit(d, job);
+}
+
+static bool
+async_has_look_up(const Code *code, const LookUp *l)
+{
+	(void)code;
+	(void)l;
+	return true;
+}
+
+static Status
 async_load(Device *device, const CodeSource *source, Code **out)
 {
 	const KernelCode *kernels;
@@ -539,6 +571,8 @@ const DeviceOps device_async = {
 	.free = async_free,
 	.copy = async_copy,
 	.fill_zero = async_fill_zero,
+	.look_up = async_look_up,
+	.has_look_up = async_has_look_up,
 	.load = async_load,
 	.unload = async_unload,
 	.run = async_run,

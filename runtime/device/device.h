@@ -51,6 +51,16 @@ typedef struct {
 	int64_t begin, end;
 	int64_t grain; /* fewest iterations for which a thread pays */
 } Launch;
+/* Element i of `to` becomes entry from[i] of a table with 256 entries. Each channel has its own table; `stride` neighbouring
+ * elements belong to the same channel. For example, bytes of images become normalized floats (runtime/data/decode.c). */
+typedef struct {
+	void *to;
+	const uint8_t *from; /* memory of the host; for look_up of a device, MEMORY_PINNED */
+	const void *tables;  /* [channels][256] elements */
+	int64_t n;           /* elements; a multiple of channels * stride */
+	int64_t channels, stride;
+	int64_t bytes; /* of an element: 2, 4 or 8 */
+} LookUp;
 /* Work of the host in a stream. The device calls `poll`, from any thread, until poll sets *done; poll must return soon. The
  * device copies the task. */
 typedef struct HostTask HostTask;
@@ -131,6 +141,11 @@ typedef struct {
 	 * device cannot hash, as on a GPU, whose copy engine only copies. */
 	Status (*copy_hashed)(Device *device, HashedCopy *copies, int n);
 	Status (*fill_zero)(Device *device, int stream, Span to);
+	/* Looks up bytes of the host's memory, in place of a copy: `to` and `tables` are memory of the device, `to` and `from`
+	 * begin at multiples of 16 bytes. NULL if the device has no look-up. has_look_up: does the code have this look-up? The
+	 * addresses in it do not count. */
+	Status (*look_up)(Device *device, int stream, const Code *code, const LookUp *look_up);
+	bool (*has_look_up)(const Code *code, const LookUp *look_up);
 	/* Maps whole pages of the device's memory to the file, from offset on. A page is read when it is first touched, and
 	 * never written back. NULL if the device cannot map files; then the bytes are copied. */
 	Status (*map)(Device *device, Span to, int fd, int64_t offset);
@@ -196,6 +211,9 @@ Status functions_run(int ordinal, const CodeImage *image);
 /* The functions of the images, for a device of that name. Checks that they fit the tables: the code of every kernel of the
  * target exists and was made from the kernel's record. */
 Status code_functions(const CodeSource *source, const char *device, const KernelCode **out);
+
+/* ---- look_up.c: a look-up by the host's processors, in memory of the host */
+void look_up_on_host(const LookUp *l);
 
 /* ---- variant.c */
 typedef struct {

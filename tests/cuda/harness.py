@@ -34,7 +34,7 @@ def cpu():
 
 def build_kernels(sources, arch, cache):
     """The library for the sources that `gradc compile --keep-sources` wrote into a folder for an architecture such as sm_90a."""
-    texts = [unit(path.read_text()) for path in sorted(Path(sources).glob(f"kernels*_{arch}.cu"))]
+    texts = [unit(path.read_text()) for path in sorted(Path(sources).glob(f"*_{arch}.cu"))]
     assert texts, f"{sources} has no kernels for {arch}"
     key = hashlib.sha256("\0".join([*texts, *(p.read_text() for p in [BLOCK, *INCLUDED]), *COMPILER, cpu()]).encode()).hexdigest()
     cache = Path(cache)

@@ -24,11 +24,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def tiny_text():
-    """tiny.cu, behind the numbers of the scalars that it reads."""
+    """tiny.cu, behind the numbers of the scalars that it reads, and the look-up's kernel."""
     lists = (ROOT / f"base/numbers/{name}_list.def" for name in ("optimizer", "scalar"))
     scalars = re.findall(r"^(?:HYPER|SCALAR)\((\w+),", "".join(f.read_text() for f in lists), re.M)
     numbers = ", ".join(f"SCALAR_{name} = {scalars.index(name)}" for name in ("LR", "CLIP_NORM"))
-    return f"enum {{ {numbers} }};\n" + (ROOT / "tests/cuda/tiny.cu").read_text()
+    return f"enum {{ {numbers} }};\n" + "".join((ROOT / name).read_text() for name in ("tests/cuda/tiny.cu", "codegen/cuda/look_up.cuh"))
 
 
 class Executable:

@@ -37,5 +37,5 @@ def test_suite(suite, fake):
     assert done.returncode == 0, text
     found = {state: set(re.findall(rf"^\[ +{state} \] (.*) cuda$", text, re.M)) for state in ("OK", "SKIPPED")}
     assert found["SKIPPED"] == SKIPPED
-    assert len(found["OK"]) >= 11 and {"train", "waits", "recordings", "wait", "fault"} <= found["OK"]
+    assert len(found["OK"]) >= 12 and {"train", "waits", "recordings", "wait", "fault", "look-ups"} <= found["OK"]
     assert "pretended GPU" not in text, "the driver complains"

@@ -287,6 +287,15 @@ cuda_fill_zero(Device *d, int stream, Span to)
 	                : NULL;
 }
 
+static Status
+cuda_look_up(Device *d, int stream, const Code *code, const LookUp *l)
+{
+	void *at;
+
+	RETURN_IF_ERROR(cuda_stream(d, stream, &at));
+	return cuda_launch_look_up(d, at, code, l);
+}
+
 /* Runs a library's kernel. If that fails because the GPU is lost, the library's error says little, so the driver is asked for
  * its code. */
 static Status
@@ -504,6 +513,8 @@ const DeviceOps device_cuda = {
 	.free = cuda_free,
 	.copy = cuda_copy,
 	.fill_zero = cuda_fill_zero,
+	.look_up = cuda_look_up,
+	.has_look_up = cuda_has_look_up,
 	.load = cuda_load,
 	.unload = cuda_unload,
 	.run = cuda_run,

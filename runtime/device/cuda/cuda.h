@@ -58,6 +58,7 @@ struct Code {
 	void **modules;
 	int n_modules;
 	void **parameters; /* array for the parameters of one launch */
+	void *look_up;     /* the kernel of the compiler's look_up.cuh; NULL: the code lacks it */
 	LibraryCalls *calls;
 };
 
@@ -79,6 +80,8 @@ LibraryTrials cuda_trials(Device *d);
 Status cuda_modules_load(Device *d, const CodeImage *image, const Format *tables, Code *out);
 void cuda_modules_unload(Code *code);
 Status cuda_launch(Device *d, void *stream, const Code *code, const Launch *launch);
+bool cuda_has_look_up(const Code *code, const LookUp *l);
+Status cuda_launch_look_up(Device *d, void *stream, const Code *code, const LookUp *l);
 
 /* ---- waits.c: the host waits for the GPU, and notices if the GPU makes no progress */
 Status cuda_wait_event(Device *d, int event);

@@ -47,6 +47,18 @@ find_kernel(Device *d, const KernelRecord *r, const char *name, void *module, co
 	                  symbol);
 }
 
+/* The compiler puts the module with the look-up's kernel last. Not an error if the module lacks it: then the host converts
+ * inputs. */
+static void
+find_look_up(Code *out)
+{
+	void *last = out->n_modules > 0 ? out->modules[out->n_modules - 1] : NULL;
+
+	if (!last || out->device->driver.ModuleGetFunction(&out->look_up, last,
+	                                                   "gradc_look_up_4") != CUDA_OK)
+		out->look_up = NULL;
+}
+
 Status
 cuda_modules_load(Device *d, const CodeImage *image, const Format *f, Code *out)
 {
@@ -72,6 +84,7 @@ cuda_modules_load(Device *d, const CodeImage *image, const Format *f, Code *out)
 		                            out->modules[k->module - 1], k, &out->kernels[i]));
 	}
 	out->parameters = memory_zeroed(most + 3, sizeof(*out->parameters));
+	find_look_up(out);
 	return NULL;
 }
 
@@ -109,4 +122,35 @@ cuda_launch(Device *d, void *stream, const Code *code, const Launch *l)
 		                           "launch of a kernel"));
 	}
 	return NULL;
+}
+
+/* ---- look-ups */
+/* The kernel moves 4 bytes a number, and counts in 32 bits. */
+bool
+cuda_has_look_up(const Code *code, const LookUp *l)
+{
+	return code->look_up && l->bytes == 4 && l->n <= INT32_MAX;
+}
+
+/* The kernel reads `from` across the bus, 16 bytes for each thread at a time. The threads of 64 blocks have 256 KiB under way,
+ * more than the bus needs to be busy. More blocks would only take multiprocessors from kernels on other streams. */
+enum { LOOK_UP_THREADS = 256, LOOK_UP_BLOCKS = 64, LOOK_UP_GROUP = 16 };
+
+Status
+cuda_launch_look_up(Device *d, void *stream, const Code *code, const LookUp *l)
+{
+	LookUp own = *l;
+	unsigned n = (unsigned)l->n, channels = (unsigned)l->channels, stride = (unsigned)l->stride;
+	void *parameters[] = {&own.to, &own.from, &own.tables, &n, &channels, &stride};
+	int64_t groups = (l->n + LOOK_UP_GROUP - 1) / LOOK_UP_GROUP;
+	int64_t blocks = (groups + LOOK_UP_THREADS - 1) / LOOK_UP_THREADS;
+
+	blocks = blocks < LOOK_UP_BLOCKS ? blocks : LOOK_UP_BLOCKS;
+	if (blocks == 0)
+		return NULL;
+	return cuda_check(d,
+	                  d->driver.LaunchKernel(code->look_up, (unsigned)blocks, 1, 1,
+	                                         LOOK_UP_THREADS, 1, 1, 0, stream, parameters,
+	                                         NULL),
+	                  "launch of a look-up");
 }

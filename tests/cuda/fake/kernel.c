@@ -13,6 +13,7 @@ enum { MOST_BLOCK = 1024, MOST_REGISTERS = 65536, MOST_GRID_YZ = 65535, WARP = 3
 
 struct Harness {
 	const HarnessKernel *kernel;
+	unsigned *grid; /* gridDim of the library's threads */
 	void (*run_block)(unsigned block, int threads, void (*kernel)(void *), void *argument);
 };
 struct Launch {
@@ -56,9 +57,10 @@ find_harness(const Function *f)
 	snprintf(name, sizeof(name), "%s_entry", f->name);
 	for (int i = 0; i < n_libraries && !h.kernel; i++) {
 		h.kernel = dlsym(libraries[i], name);
+		h.grid = dlsym(libraries[i], "gridDim");
 		*(void **)&h.run_block = dlsym(libraries[i], "harness_run_block");
 	}
-	if (!h.kernel || !h.run_block)
+	if (!h.kernel || !h.grid || !h.run_block)
 		return NULL;
 	Harness *found = malloc(sizeof(*found));
 	if (!found)
@@ -228,6 +230,8 @@ run_blocks(Stream *s, const Launch *l, void **parameters)
 	if (!settings()->in_order)
 		shuffle(order, l->blocks, &s->random);
 	pthread_mutex_lock(&run_lock);
+	h->grid[0] = l->blocks;
+	h->grid[1] = h->grid[2] = 1;
 	for (unsigned i = 0; i < l->blocks; i++)
 		h->run_block(order[i], l->threads, h->kernel->run, parameters);
 	pthread_mutex_unlock(&run_lock);

@@ -547,6 +547,65 @@ test_hashed_copies(void **state)
 	bench_close(&t);
 }
 
+/* Looks up `n` bytes, and compares each number with its channel's entry. `to` has no byte more than the numbers. */
+static void
+check_look_up(Bench *t, int n, int channels, int stride)
+{
+	enum { ENTRIES = 256 };
+	Span from, back, to, tables;
+	int64_t table_bytes = 4 * ENTRIES * channels;
+
+	must(t->ops->alloc(t->device, MEMORY_PINNED, n, &from));
+	must(t->ops->alloc(t->device, MEMORY_PINNED, 4 * n + table_bytes, &back));
+	must(t->ops->alloc(t->device, MEMORY_DEVICE, 4 * n, &to));
+	must(t->ops->alloc(t->device, MEMORY_DEVICE, table_bytes, &tables));
+	uint8_t *bytes = (uint8_t *)from.at;
+	uint32_t *numbers = (uint32_t *)(void *)back.at;
+	for (int i = 0; i < n; i++)
+		bytes[i] = (uint8_t)((unsigned)i * 2654435761u >> 13);
+	for (int i = 0; i < ENTRIES * channels; i++)
+		numbers[i] = (uint32_t)i * 40503u;
+	must(t->ops->copy(t->device, 1, tables, numbers));
+	must(t->ops->sync(t->device));
+	const LookUp l = {.to = to.at,
+	                  .from = bytes,
+	                  .tables = tables.at,
+	                  .n = n,
+	                  .channels = channels,
+	                  .stride = stride,
+	                  .bytes = 4};
+	assert_true(t->ops->has_look_up(t->code, &l));
+	must(t->ops->look_up(t->device, 1, t->code, &l));
+	must(t->ops->copy(t->device, 1, (Span){back.at, 4 * n}, to.at));
+	must(t->ops->sync(t->device));
+	for (int i = 0; i < n; i++)
+		assert_int_equal(numbers[i],
+		                 (uint32_t)(i / stride % channels * ENTRIES + bytes[i]) * 40503u);
+	t->ops->free(t->device, MEMORY_PINNED, from);
+	t->ops->free(t->device, MEMORY_PINNED, back);
+	t->ops->free(t->device, MEMORY_DEVICE, to);
+	t->ops->free(t->device, MEMORY_DEVICE, tables);
+}
+
+/* Of all lengths modulo a thread's 16 bytes, and of more bytes than the threads of a launch take at a time. */
+static void
+test_look_ups(void **state)
+{
+	Bench t = bench_open(state);
+
+	if (!t.ops->look_up) {
+		print_message("%s leaves look-ups to the host\n", t.ops->name);
+		bench_close(&t);
+		skip();
+	}
+	for (int n = 1; n <= 40; n++)
+		check_look_up(&t, n, 1, n);
+	check_look_up(&t, 300015, 3, 1);
+	check_look_up(&t, 300015, 3, 5);
+	check_look_up(&t, 3 * 3 * 1025, 3, 1025);
+	bench_close(&t);
+}
+
 #define DEVICE(name)                                                                        \
 	{"memory " #name, test_memory_is_zero_and_aligned, NULL, NULL, #name},              \
 		{"images " #name, test_other_code_is_refused, NULL, NULL, #name},           \
@@ -561,6 +620,7 @@ test_hashed_copies(void **state)
 		{"recordings " #name, test_recordings_are_launched, NULL, NULL, #name},     \
 		{"map " #name, test_mapped_memory, NULL, NULL, #name},                      \
 		{"hashed copies " #name, test_hashed_copies, NULL, NULL, #name},            \
+		{"look-ups " #name, test_look_ups, NULL, NULL, #name},                      \
 		{"train " #name, test_training_is_the_same, NULL, NULL, #name},             \
 		{"waits " #name, test_the_host_waits_once_a_step, NULL, NULL, #name},
 

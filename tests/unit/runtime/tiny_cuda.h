@@ -7,7 +7,7 @@
 #include "format/bundle/bundle.h"
 #include "tests/unit/runtime/runtime_tiny.h"
 
-extern const char tiny_cu[]; /* text of tiny.cu */
+extern const char tiny_cu[], cuda_look_up[]; /* texts of tiny.cu and look_up.cuh */
 
 static void
 compile_tiny(Arena *arena, const char *architecture, Text *code)
@@ -24,8 +24,8 @@ compile_tiny(Arena *arena, const char *architecture, Text *code)
 		return;
 	}
 	must(nvrtc_open(arena, &n));
-	text_printf(&text, "enum { SCALAR_LR = %d, SCALAR_CLIP_NORM = %d };\n%s", SCALAR_LR,
-	            SCALAR_CLIP_NORM, tiny_cu);
+	text_printf(&text, "enum { SCALAR_LR = %d, SCALAR_CLIP_NORM = %d };\n%s%s", SCALAR_LR,
+	            SCALAR_CLIP_NORM, tiny_cu, cuda_look_up);
 	if (!nvrtc_compile(&n, text.at, architecture, code, &log))
 		fail_msg("%s", log.at);
 	text_free(&log);
