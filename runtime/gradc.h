@@ -294,7 +294,7 @@ typedef struct {
 	/* in the file of --offload-dir; the system caches as much of it as fits into memory */
 	bool in_file;
 } GradcRegion;
-enum { GRADC_MAX_REGIONS = N_SPACES + 2 };
+enum { GRADC_MAX_REGIONS = N_SPACES + 3 };
 /* Lists the non-empty regions of a training; returns their number. */
 int gradc_regions(const Gradc *run, GradcRegion out[GRADC_MAX_REGIONS]);
 int64_t gradc_peak_bytes(const Gradc *run); /* bytes of all regions that are not in files */

@@ -9,6 +9,9 @@
 enum { CHUNK_BYTES = 1 << 20 }; /* a chunk: bytes of a file that are read and decoded together */
 /* largest micro-batch, in bytes, that is read without the prefetch thread: reading it takes no longer than waking the thread */
 enum { AT_HAND = 1 << 17 };
+/* smallest input of a micro-batch, in bytes on the device, that the device converts: launching the look-up takes about as long
+ * as copying so many bytes */
+enum { LEAST_RAW = 1 << 18 };
 
 /* any: an input of any program counts. */
 static bool
@@ -184,6 +187,43 @@ allocate(Gradc *run, Dataset *d)
 	}
 }
 
+static int64_t
+port_bytes(const Source *s)
+{
+	const PortRecord *p = s->port;
+
+	return dtype_bytes((DType)p->dtype, format_elements(s->format, p->first_dim, p->rank));
+}
+
+/* Can the device look the input's bytes up, and does that pay? A sample's elements must lie side by side, because an
+ * element's channel follows from its place. Tables must be finite, so that --find-nan need not look at the bytes. */
+static bool
+is_raw(const Executor *x, const Source *s, const RawInput *raw)
+{
+	return reads_rows(s) && s->bytes && outer_elements(s) == 1 && raw->bytes >= LEAST_RAW &&
+	       raw->look_up.n * raw->look_up.bytes == raw->bytes && decode_is_finite(s) &&
+	       raw_input_fits(x, raw->offset, &raw->look_up);
+}
+
+/* Leaves the inputs for which this pays to the device. */
+static Status
+choose_raw(Gradc *run, Dataset *d)
+{
+	for (int i = 0; i < d->n_sources; i++) {
+		Source *s = &d->sources[i];
+		RawInput raw = {run->format.slots[s->port->slot].offset, port_bytes(s)};
+
+		if (s->bytes)
+			raw.look_up = decode_look_up(s, d->micro_rows * s->elements);
+		if (!is_raw(&run->executor, s, &raw))
+			continue;
+		RETURN_IF_ERROR(raw_input_place_tables(&run->executor, &raw.look_up));
+		s->raw = true;
+		vec_push(run->arena, &d->raw, raw);
+	}
+	return NULL;
+}
+
 Status
 dataset_open(Gradc *run, Role role, const DataOptions *options, Dataset **out)
 {
@@ -204,7 +244,10 @@ dataset_open(Gradc *run, Role role, const DataOptions *options, Dataset **out)
 	RETURN_IF_ERROR(bind_sources(&files, d));
 	RETURN_IF_ERROR(count_rows(d, options->whole));
 	allocate(run, d);
-	return options->whole ? NULL : keep_data(run, d);
+	if (options->whole)
+		return NULL;
+	RETURN_IF_ERROR(choose_raw(run, d));
+	return keep_data(run, d);
 }
 
 void
@@ -260,7 +303,7 @@ typedef struct {
 static Layout
 layout_of(const Reading *r, const Source *s)
 {
-	int64_t bytes = dtype_bytes((DType)s->port->dtype, s->elements), outer = outer_elements(s);
+	int64_t bytes = source_sample_bytes(s), outer = outer_elements(s);
 
 	return (Layout){outer, bytes / outer, r->d->micro_rows,
 	                r->image + s->format->slots[s->port->slot].offset};
@@ -315,14 +358,6 @@ pad(const Reading *r, const Source *s)
 			memcpy(block(&l, o, i), block(&l, o, i - 1), (size_t)l.inner);
 }
 
-static int64_t
-port_bytes(const Source *s)
-{
-	const PortRecord *p = s->port;
-
-	return dtype_bytes((DType)p->dtype, format_elements(s->format, p->first_dim, p->rank));
-}
-
 /* What needs no file: constants, weights of rows, padding. */
 static void
 fill_source(const Reading *r, const Source *s)
@@ -368,8 +403,9 @@ dataset_read(const MicroRows *rows, char *image, Readers *readers)
 }
 
 void
-dataset_write(const Dataset *d, const Executor *x, const char *image)
+dataset_write(const Dataset *d, Executor *x, const char *image)
 {
+	executor_take_image(x, x->turns[TURN_MICRO], NULL);
 	for (int i = 0; i < d->n_sources; i++) {
 		const Source *s = &d->sources[i];
 

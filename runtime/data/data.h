@@ -39,6 +39,7 @@ struct Source {
 	int64_t channels, channel_stride;
 	/* table [channels][256] of the value that each byte becomes; NULL without a table */
 	const void *bytes;
+	bool raw; /* the image gets the file's bytes, and the device looks them up */
 };
 bool source_is_sampled(const Source *s);
 
@@ -93,6 +94,7 @@ struct Dataset {
 	bool at_hand;
 	FileSet *sets;
 	int n_sets;
+	RawInputs raw; /* inputs of raw sources */
 };
 /* A micro-batch: positions [first, end) in the epoch's order of rows. If there are fewer positions than the micro-batch has
  * rows, the other rows are padding. */
@@ -107,7 +109,7 @@ void dataset_close(Dataset *d);
 Status dataset_read(const MicroRows *rows, char *image, Readers *readers);
 /* Copies the program's inputs from `image`, a separate image, to the executor's io slots. No run of the program may be under
  * way. */
-void dataset_write(const Dataset *d, const Executor *x, const char *image);
+void dataset_write(const Dataset *d, Executor *x, const char *image);
 
 /* ---- readers.c: threads that help to read the rows of a micro-batch */
 /* How many threads should read for the device, the caller included: 1 where the host computes. */

@@ -3,6 +3,8 @@
  * are computed once for each channel and looked up in a table; the bits are the same. */
 #include "runtime/data/sources.h"
 
+#include <math.h>
+
 enum { BYTE_VALUES = 256, MOST_TABLE_BYTES = 1 << 22 };
 
 static double
@@ -59,6 +61,17 @@ decode_look_up(const Source *s, int64_t n)
 	                .channels = s->mean ? s->channels : 1,
 	                .stride = s->mean ? s->channel_stride : n,
 	                .bytes = dtype_bytes((DType)s->port->dtype, 1)};
+}
+
+bool
+decode_is_finite(const Source *s)
+{
+	int64_t channels = s->mean ? s->channels : 1;
+
+	for (int64_t i = 0; i < channels * BYTE_VALUES; i++)
+		if (!isfinite(dtype_load_float((DType)s->port->dtype, s->bytes, i)))
+			return false;
+	return true;
 }
 
 void

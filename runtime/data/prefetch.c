@@ -184,7 +184,7 @@ prefetch_take(Prefetch *p, const MicroRows *rows, DataWait *out)
 	p->stage = STAGE_EMPTY;
 	pthread_mutex_unlock(&p->lock);
 	if (!fault)
-		p->executor->turns[TURN_MICRO] = (uint8_t)p->turn;
+		executor_take_image(p->executor, p->turn, &p->rows.dataset->raw);
 	return fault;
 }
 
@@ -196,6 +196,6 @@ prefetch_take_zeros(Prefetch *p)
 
 	RETURN_IF_ERROR(executor_wait_image(x, p->turn));
 	memset(image, 0, (size_t)executor_image_bytes(x));
-	x->turns[TURN_MICRO] = (uint8_t)p->turn;
+	executor_take_image(x, p->turn, &p->rows.dataset->raw);
 	return NULL;
 }

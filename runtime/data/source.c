@@ -13,12 +13,18 @@ source_is_sampled(const Source *s)
 	return s->port->sample_axis >= 0 && !s->constant;
 }
 
-/* Do the rows need no conversion? Then they are read directly to their place. */
+/* Does the host convert nothing? Then rows are read directly to their place. */
 static bool
 is_direct(const Source *s, DType from)
 {
-	return from == (DType)s->port->dtype && from != BOOL && !s->mean && s->scale == 1 &&
-	       s->offset == 0;
+	return s->raw || (from == (DType)s->port->dtype && from != BOOL && !s->mean &&
+	                  s->scale == 1 && s->offset == 0);
+}
+
+int64_t
+source_sample_bytes(const Source *s)
+{
+	return dtype_bytes(s->raw ? U8 : (DType)s->port->dtype, s->elements);
 }
 
 /* The fault for a file that has become shorter: it was long enough when it was opened. */
@@ -118,7 +124,7 @@ read_part(const Source *s, const DataFile *file, int64_t row, int64_t n, char *t
 Status
 source_read(const Source *s, int64_t row, int64_t n, char *to, char *raw)
 {
-	int64_t bytes = dtype_bytes((DType)s->port->dtype, s->elements);
+	int64_t bytes = source_sample_bytes(s);
 
 	for (int i = 0; i < s->set.n_files && n > 0; i++) {
 		const DataFile *file = &s->set.files[i];

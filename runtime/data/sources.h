@@ -9,8 +9,10 @@
 Status tokens_open(Arena *arena, const char *path, bool text, FileSet *out);
 
 /* ---- source.c */
-/* Reads n whole samples, at most `chunk` where the source has rows, and converts them to the port's dtype. raw: room for them
- * in the files' type. */
+/* Bytes of a sample in the image. */
+int64_t source_sample_bytes(const Source *s);
+/* Reads n whole samples, at most `chunk` where the source has rows, and converts them to the port's dtype, unless the source
+ * is raw. raw: room for them in the files' type. */
 Status source_read(const Source *s, int64_t row, int64_t n, char *to, char *raw);
 /* Reads the source's files into memory if they are few, their rows are small, and their size is at most *left bytes. Subtracts
  * the size from *left. Several sources may share a file. */
@@ -25,6 +27,7 @@ void decode(const Source *s, DType from, const void *raw, int64_t n, void *to);
 void decode_prepare(Arena *arena, Source *s, DType from);
 /* For a source with such a table: the look-up that converts n bytes, without the addresses `to` and `from`. */
 LookUp decode_look_up(const Source *s, int64_t n);
+bool decode_is_finite(const Source *s); /* all entries of the table */
 
 /* ---- validate.c: checks values before conversion */
 Status validate_values(const Source *s, const DataFile *file, int64_t row, int64_t n,

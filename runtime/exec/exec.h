@@ -27,6 +27,14 @@ typedef struct {
 	bool alone;       /* only this rank runs the program: nothing is summed over ranks */
 } MicroBatch;
 
+/* ---- raw_inputs.c: inputs that the device converts */
+/* An input that lies in the image as the file's bytes. While the device copies it to the io region, it looks the bytes up. */
+typedef struct {
+	int64_t offset, bytes; /* of the input in the io region */
+	LookUp look_up;        /* without the addresses `to` and `from` */
+} RawInput;
+typedef VEC(RawInput) RawInputs;
+
 /* ---- recorded.c: a program's run that is recorded once and launched again */
 /* Recordings of a program: one for each (is the micro-batch a step's first, is it the last, turn of micro-batches, turn of
  * steps). */
@@ -60,8 +68,10 @@ typedef struct {
 	int64_t *shard_at;                 /* facts.shard_at */
 	Span regions[N_SPACES][IN_FLIGHT]; /* indexed by turn; spaces without turns use [0] */
 	Span library;                      /* scratch memory of libraries */
-	uint8_t turns[N_TURNS];            /* the turn on which programs run now */
-	uint32_t most_arguments;           /* largest number of arguments of an instruction */
+	const RawInputs *raw;    /* inputs that lie in the present image as bytes; NULL: none */
+	VEC(Span) tables;        /* in the device's memory, for raw inputs */
+	uint8_t turns[N_TURNS];  /* the turn on which programs run now */
+	uint32_t most_arguments; /* largest number of arguments of an instruction */
 	/* indexed by program: true if the program has a BRANCH or LEAVE, for which the host reads a flag */
 	bool *asks;
 	void **buffers; /* array for one instruction's arguments */
@@ -117,6 +127,17 @@ Scalar *executor_scalars(const Executor *x, const ProgramRecord *p);
 /* executor_write and executor_read wait for the copy and for everything queued before the copy. */
 Status executor_write(Executor *x, Span to, const void *from);
 Status executor_read(Executor *x, void *to, Span from);
+
+/* Says that the image at this turn is filled: the programs that are queued next read it. raw: its inputs that are bytes; NULL:
+ * none. A step that is recorded must have the same raw inputs each time. */
+void executor_take_image(Executor *x, int turn, const RawInputs *raw);
+
+/* ---- raw_inputs.c */
+/* Can the device convert an input at this offset of the io region while it copies the input? */
+bool raw_input_fits(const Executor *x, int64_t offset, const LookUp *look_up);
+/* Copies the tables of a look-up to the device, where they stay until executor_close, and changes their address. */
+Status raw_input_place_tables(Executor *x, LookUp *look_up);
+int64_t raw_input_table_bytes(const Executor *x);
 
 /* ---- recorded.c */
 /* Queues a run. The caller has filled its scalars and inputs, and leaves them alone until executor_wait_image for this turn

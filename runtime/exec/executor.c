@@ -179,6 +179,7 @@ executor_close(Executor *x)
 		return;
 	executor_stop(x);
 	regions_free(x);
+	raw_inputs_free(x);
 	host_close(x);
 	if (x->code)
 		x->ops->unload(x->device, x->code);
@@ -226,6 +227,13 @@ int64_t
 executor_image_bytes(const Executor *x)
 {
 	return x->regions[host_side(x, SPACE_IO)][0].bytes;
+}
+
+void
+executor_take_image(Executor *x, int turn, const RawInputs *raw)
+{
+	x->turns[TURN_MICRO] = (uint8_t)turn;
+	x->raw = raw;
 }
 
 Scalar *
@@ -444,6 +452,11 @@ run_copy(Walk *w, const Instruction *n)
 	if (to.at == from.at)
 		return NULL;
 	count_copy(w->x, n, to.bytes);
+	const Format *f = w->x->format;
+	const Slot *slot = &f->slots[f->arguments[n->args + 1u].slot];
+	const RawInput *raw = raw_input_find(w->x, slot, to.bytes);
+	if (raw)
+		return raw_input_copy(w->x, n->stream, raw, to, from.at);
 	return w->x->ops->copy(w->x->device, n->stream, to, from.at);
 }
 

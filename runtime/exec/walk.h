@@ -54,6 +54,12 @@ void regions_free(Executor *x);
 Status library_alloc(const DeviceOps *ops, Device *device, Code *code, Span *out);
 void library_free(const DeviceOps *ops, Device *device, Span *library);
 
+/* ---- raw_inputs.c */
+/* The raw input that a copy of these bytes of the image reads; NULL if the image holds the input as the program takes it. */
+const RawInput *raw_input_find(const Executor *x, const Slot *from, int64_t bytes);
+Status raw_input_copy(Executor *x, int stream, const RawInput *raw, Span to, const void *from);
+void raw_inputs_free(Executor *x);
+
 /* ---- recorded.c */
 void recorded_free(Executor *x);
 

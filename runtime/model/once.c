@@ -81,6 +81,7 @@ run_once(Gradc *run, Dataset *d)
 	RETURN_IF_ERROR(executor_drain(x)); /* so that no earlier run still reads the image */
 	hyper_scalars(&run->hyper, 0, 0, executor_scalars(x, d->program));
 	RETURN_IF_ERROR(dataset_read(&rows, executor_image(x, x->turns[TURN_MICRO]), NULL));
+	executor_take_image(x, x->turns[TURN_MICRO], NULL);
 	return executor_run(x, d->program, &micro);
 }
 

@@ -605,6 +605,7 @@ gradc_regions(const Gradc *run, GradcRegion out[GRADC_MAX_REGIONS])
 	                         .in_file = in_file};
 	out[n++] = (GradcRegion){"library",
 	                         x->ops->library_bytes ? x->ops->library_bytes(x->code) : 0};
+	out[n++] = (GradcRegion){"tables", raw_input_table_bytes(x)};
 	for (int i = 0; i < n; i++)
 		if (out[i].bytes > 0)
 			out[with_bytes++] = out[i];

@@ -1,0 +1,44 @@
+"""A model of pictures with a second input, and its rows as bytes and as the floats that NumPy makes of the bytes in double."""
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+BATCH, ROWS, CLASSES, EXTRA = 32, 80, 5, 4  # two batches and a half
+MUL, ADD = 1 / 255, 0.125
+TABLE = np.array([[0.4, 0.5, 0.6], [0.2, 0.25, 0.3]], np.float32)
+
+
+def model(shape):
+    """logits = flat(image) w + extra v"""
+    random = np.random.default_rng(0)
+    kind = TensorProto.FLOAT
+    weights = [numpy_helper.from_array((random.standard_normal((n, CLASSES)) / np.sqrt(n)).astype(np.float32), name)
+               for name, n in (("w", int(np.prod(shape))), ("v", EXTRA))]
+    nodes = [helper.make_node("Flatten", ["image"], ["flat"]), helper.make_node("MatMul", ["flat", "w"], ["x"]),
+             helper.make_node("MatMul", ["extra", "v"], ["y"]), helper.make_node("Add", ["x", "y"], ["logits"])]
+    inputs = [helper.make_tensor_value_info("image", kind, ["batch", *shape]), helper.make_tensor_value_info("extra", kind, ["batch", EXTRA])]
+    graph = helper.make_graph(nodes, "pictures", inputs, [helper.make_tensor_value_info("logits", kind, ["batch", CLASSES])], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+class Pictures:
+    """Files in a folder. bytes: np.uint8 or np.int8; channels: where they are, "first", "last" or None: a scale alone."""
+
+    def __init__(self, folder, bytes=np.uint8, channels="first", size=32):
+        shape = (size, size, 3) if channels == "last" else (3, size, size)
+        random = np.random.default_rng(1)
+        limits = np.iinfo(bytes)
+        raw = random.integers(limits.min, limits.max + 1, (ROWS, *shape), dtype=bytes)
+        mean, std = (t.astype(np.float64).reshape([3] if channels == "last" else [3, 1, 1]) for t in TABLE)
+        floats = raw * MUL + ADD
+        self.folder, self.model = folder, model(shape)
+        self.arrays = {"raw": raw, "floats": ((floats - mean) / std if channels else floats).astype(np.float32), "table": TABLE,
+                       "extra": random.standard_normal((ROWS, EXTRA)).astype(np.float32), "labels": random.integers(0, CLASSES, ROWS)}
+        for name, array in self.arrays.items():
+            np.save(folder / f"{name}.npy", array)
+        onnx.save(self.model, folder / "model.onnx")
+        self.rest = [f"--data=extra={folder}/extra.npy", f"--data=labels={folder}/labels.npy"]
+        self.floats = [f"--data=image={folder}/floats.npy", *self.rest]
+        table = [f"--mean-std=image={folder}/table.npy"] if channels else []
+        self.raw = [f"--data=image={folder}/raw.npy", f"--scale=image={MUL!r},{ADD}", *table, *self.rest]
+        self.table_bytes = (3 if channels else 1) * 256 * 4
