@@ -211,7 +211,8 @@ choose_raw(Gradc *run, Dataset *d)
 {
 	for (int i = 0; i < d->n_sources; i++) {
 		Source *s = &d->sources[i];
-		RawInput raw = {run->format.slots[s->port->slot].offset, port_bytes(s)};
+		RawInput raw = {.offset = run->format.slots[s->port->slot].offset,
+		                .bytes = port_bytes(s)};
 
 		if (s->bytes)
 			raw.look_up = decode_look_up(s, d->micro_rows * s->elements);

@@ -20,7 +20,9 @@ raw_input_place_tables(Executor *x, LookUp *look_up)
 	int64_t bytes = look_up->channels * ENTRIES * look_up->bytes;
 	Span at;
 
-	RETURN_IF_ERROR(x->ops->alloc(x->device, MEMORY_DEVICE, bytes, &at));
+	Status status = x->ops->alloc(x->device, MEMORY_DEVICE, bytes, &at);
+	if (status)
+		return status_annotate(status, "tables of an input that the device converts");
 	vec_push(x->arena, &x->tables, at);
 	RETURN_IF_ERROR(executor_write(x, at, look_up->tables));
 	look_up->tables = at.at;

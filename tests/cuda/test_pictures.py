@@ -8,7 +8,7 @@ from pictures import BATCH, Pictures
 from pretended import ARCHITECTURE, ON_GPU, Executable, openmpi
 
 TRAIN = ("--steps=12", "--keep-last", "--lr=0.01")  # three steps an epoch
-CASES = [{}, {"channels": "last"}, {"bytes": np.int8, "channels": None}]
+CASES = [{"both": True}, {"channels": "last"}, {"bytes": np.int8, "channels": None}]
 
 
 @pytest.fixture(scope="module")

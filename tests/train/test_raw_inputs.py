@@ -20,7 +20,8 @@ def train(run, exe, folder, *options, steps=9, **more):
     return reference.step_losses(log), json.loads(held[1])["memory"]
 
 
-@pytest.mark.parametrize("case", [{}, {"channels": "last"}, {"bytes": np.int8}, {"bytes": np.int8, "channels": None}], ids=str)
+@pytest.mark.parametrize("case", [{}, {"channels": "last"}, {"bytes": np.int8}, {"bytes": np.int8, "channels": None},
+                                  {"both": True}], ids=str)
 def test_the_bits_of_the_host(run, tmp_path, case):
     """Also in the last batch of an epoch, half of which is padding; the other input is copied as it is."""
     pictures = Pictures(tmp_path, **case)
@@ -65,6 +66,21 @@ def test_evaluation(run, pictures, tmp_path):
         found[device] = [{k: v for k, v in line.items() if k == "loss" or k.startswith(("eval", "metric"))} for line in reference.log_lines(log)]
     assert found[ON_CPU] == found[ON_ASYNC]
     assert sum("eval_loss" in line for line in found[ON_CPU]) >= 4
+
+
+def test_predictions(run, pictures, tmp_path):
+    """Of all rows; and --once, for which the host converts."""
+    np.save(tmp_path / "once.npy", pictures.arrays["raw"][:BATCH])
+    np.save(tmp_path / "more.npy", pictures.arrays["extra"][:BATCH])
+    whole = ["--input=image=once.npy", "--input=extra=more.npy", *(o for o in pictures.raw if not o.startswith("--data"))]
+    rows = [option for option in pictures.raw if "labels" not in option]
+    found = {}
+    for device in ON_CPU, ON_ASYNC:
+        run(tmp_path / "train", "predict", device, "--libraries=off", *rows, "--output=all.npy")
+        run(tmp_path / "train", "--once", device, "--libraries=off", *whole, "--output-dir=once")
+        found[device] = [(tmp_path / name).read_bytes() for name in ("all.npy", "once/logits.npy")]
+    assert found[ON_CPU] == found[ON_ASYNC]
+    assert np.array_equal(np.load(tmp_path / "all.npy")[:BATCH], np.load(tmp_path / "once/logits.npy"))
 
 
 def test_the_cause_of_a_failure(run, pictures, tmp_path):
