@@ -190,6 +190,8 @@ run_again(Gradc *run, const QueuedStep *q, const ProgramRecord *p, const Program
 		ask_next(run, &step, micro.index);
 		RETURN_IF_ERROR(how(x, p, &micro));
 	}
+	/* the scalars of `last` may lie where the image has an input, which the device may not have read yet */
+	RETURN_IF_ERROR(executor_wait_image(x, x->turns[TURN_MICRO]));
 	hyper_scalars(&run->hyper, q->out.step - 1, 0, executor_scalars(x, last));
 	return how(x, last, &(MicroBatch){0, 1});
 }
