@@ -246,30 +246,13 @@ scaled(Arena *arena, const Affine *a, int64_t by, int64_t constant)
 	return (Affine){a->constant * by + constant, a->n, terms};
 }
 
-/* Matches openers and ENDs again. */
-static void
-match_blocks(Arena *arena, Kernel *k)
-{
-	VEC(int) open = {0};
-
-	for (int i = 0; i < k->body.n; i++) {
-		LoopStatement *s = &k->body.at[i];
-		if (statement_opens(s)) {
-			vec_push(arena, &open, i);
-		} else if (s->kind == LOOP_STATEMENT_END) {
-			s->match = open.at[--open.n];
-			k->body.at[s->match].match = i;
-		}
-	}
-}
-
 static void
 finish_writing(Writer *w)
 {
 	w->k->body.n = 0;
 	for (int i = 0; i < w->body.n; i++)
 		vec_push(w->arena, &w->k->body, w->body.at[i]);
-	match_blocks(w->arena, w->k);
+	kernel_match_blocks(w->k, w->arena);
 }
 
 /* ---- moving */

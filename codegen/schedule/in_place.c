@@ -68,6 +68,25 @@ coefficient(const Affine *place, LoopValue scalar)
 	return 0;
 }
 
+/* How many values loop i's variable v has where the access runs: an inner loop over the numbers below c - q v, with nothing added,
+ * runs only if v is below c / q. For example, one member of a team stores below 1 - v. */
+static int64_t
+extent_of(const Access *a, int i)
+{
+	int64_t extent = a->loops[i]->extent;
+
+	for (int inner = i + 1; inner < a->depth; inner++) {
+		const Affine *bound = a->loops[inner]->place;
+		int64_t by = bound ? -coefficient(bound, a->loops[i]->result) : 0;
+		bool falls = by > 0 && bound->constant > 0;
+		for (int t = 0; falls && t < bound->n; t++)
+			falls = bound->terms[t].coefficient <= 0;
+		if (falls && (bound->constant - 1) / by + 1 < extent)
+			extent = (bound->constant - 1) / by + 1;
+	}
+	return extent;
+}
+
 /* Sets *first and *last to the range of places that an access reaches while the outer `common`
  * loops stand still and the inner loops run. The terms of the common loops are left out of both.
  * False: something other than a loop variable moves the place, or a loop moves it backwards. */
@@ -83,7 +102,7 @@ reach(const Access *a, int common, int64_t *first, int64_t *last)
 		if (c < 0)
 			return false;
 		if (i >= common)
-			*last += c * (a->loops[i]->extent - 1);
+			*last += c * (extent_of(a, i) - 1);
 	}
 	return known == a->place->n;
 }
@@ -105,11 +124,11 @@ apart(const Access *a, int common, int64_t size)
 				next = i;
 		used[next] = true;
 		int64_t c = coefficient(a->place, a->loops[next]->result);
-		if (a->loops[next]->extent == 1)
+		if (extent_of(a, next) == 1)
 			continue;
 		if (c < size)
 			return false;
-		size = c * a->loops[next]->extent;
+		size = c * extent_of(a, next);
 	}
 	return true;
 }

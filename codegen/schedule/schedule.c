@@ -4,13 +4,14 @@
  * A node without readers is dropped. If a node's result is read only in the first micro-batch,
  * the node runs only there; likewise if it is read only in later micro-batches. If the first
  * micro-batch stores a result and later micro-batches add to it, the node becomes two nodes, each
- * with its result in its own place. Stores, and nodes that only stores read, move up to stand
+ * with its result in its own place; if the node's kernel computes both, each node gets a kernel for its result. Stores, and nodes that only stores read, move up to stand
  * directly after the nodes that compute their operands. So the memory of the operands is free
  * early.
  *
  * Changes no number. Takes linear time in the number of nodes. */
 #include "codegen/codegen.h"
 #include "codegen/schedule/order.h"
+#include "codegen/target/target.h"
 
 typedef struct {
 	Function *f;
@@ -99,6 +100,86 @@ split_first(Node *n, const IntMap *kept)
 	return true;
 }
 
+/* Kernels that compute one result of another kernel. */
+typedef struct {
+	Kernel *kernel; /* NULL: the results cannot be computed apart */
+	int *inputs;    /* the number that each input has in the other kernel */
+} OneResult;
+typedef struct {
+	Arena *arena;
+	IntMap *known; /* by kernel and result: numbers in `list` */
+	VEC(OneResult) list;
+} OneResults;
+
+static const OneResult *
+one_result(OneResults *r, Module *m, const Kernel *k, int result)
+{
+	uint64_t at, key = hash_mix((uint64_t)(uintptr_t)k, (uint64_t)result);
+
+	if (!intmap_get(r->known, key, &at)) {
+		OneResult one = {.inputs = NEW_ARRAY(r->arena, int, k->n_inputs + 1)};
+		one.kernel = kernel_one_result(m, r->arena, k, result, one.inputs);
+		at = (uint64_t)r->list.n;
+		vec_push(r->arena, &r->list, one);
+		intmap_put(r->known, key, at);
+	}
+	return &r->list.at[at];
+}
+
+/* The store that alone reads v, if it runs then; NULL: v has other readers. */
+static Node *
+only_store(Value *v, When when)
+{
+	Node *store = value_used_once(v) ? v->uses->user : NULL;
+
+	return store && store->op == OP_store && store->when == when ? store : NULL;
+}
+
+static void
+launch_one(Node *n, const OneResult *one, Node *store)
+{
+	Function *f = n->function;
+	const Kernel *k = one->kernel;
+	Value **operands = NEW_ARRAY(f->module->arena, Value *, k->n_inputs);
+
+	for (int i = 0; i < k->n_inputs; i++)
+		operands[i] = node_operand(n, one->inputs[i]);
+	LaunchAttr attr = {.kernel = one->kernel};
+	Node *launch = node_insert(f, n, OP_launch, k->n_inputs, operands, &attr, 1,
+	                           &node_operand(store, 0)->type, n->loc);
+	launch->phase = n->phase;
+	launch->when = store->when;
+	node_set_operand(store, 0, node_result(launch, 0));
+}
+
+/* Splits a launch with two results, a gradient that the first micro-batch stores and the sum that later micro-batches store, into
+ * a launch for each. Each may write to the state directly. With both results in one launch, one of them is a copy, which on a
+ * GPU costs as much as a launch. */
+static bool
+split_results(OneResults *r, Node *n)
+{
+	const Kernel *k = launched_kernel(n);
+	Node *stores[2] = {NULL, NULL};
+
+	if (!k || n->when != WHEN_ALWAYS || n->n_results != 2)
+		return false;
+	for (int i = 0; i < 2; i++) {
+		stores[i] = only_store(node_result(n, i), WHEN_FIRST);
+		stores[i] = stores[i] ? stores[i] : only_store(node_result(n, i), WHEN_LATER);
+	}
+	if (!stores[0] || !stores[1] || stores[0]->when == stores[1]->when ||
+	    stored_state(stores[0]) != stored_state(stores[1]))
+		return false;
+	Module *m = n->function->module;
+	OneResult ones[2] = {*one_result(r, m, k, 0), *one_result(r, m, k, 1)};
+	if (!ones[0].kernel || !ones[1].kernel)
+		return false;
+	for (int i = 0; i < 2; i++)
+		launch_one(n, &ones[i], stores[i]);
+	node_erase(n);
+	return true;
+}
+
 static bool
 only_stored(const Node *n)
 {
@@ -180,11 +261,15 @@ settle_store(const Schedule *s, const Storage *storage, Node *n)
 static bool
 run_schedule(Pass *p, Module *m)
 {
+	OneResults ones = {.arena = p->scratch, .known = intmap_new(p->scratch)};
+
 	for_each_function(m, f) {
 		p->changed |= drop_unread(f);
 		const IntMap *kept = sums_keep_place(p, f);
+		const Target *t = f->target ? target_find(f->target) : NULL;
+		bool teams = t && t->kind == TARGET_TEAMS;
 		for_each_node(f, n)
-			p->changed |= split_first(n, kept);
+			p->changed |= split_first(n, kept) || (teams && split_results(&ones, n));
 		Schedule s = {f, NEW_ARRAY(p->scratch, int, f->next_node_id)};
 		number_nodes(&s);
 		hoist(&s);

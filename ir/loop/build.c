@@ -562,10 +562,8 @@ is_pure(const Kernel *k, const LoopStatement *s)
 	       (s->kind == LOOP_STATEMENT_LOAD && k->buffers.at[s->buffer].kind == BUFFER_IN);
 }
 
-/* Removes scalars that emitters asked for and did not use, such as axes of an index whose flat
- * number was known. */
-static void
-drop_unused(Kernel *k, Arena *scratch)
+void
+kernel_drop_unused(Kernel *k, Arena *scratch)
 {
 	bool *used = NEW_ARRAY(scratch, bool, k->n_scalars);
 	bool *drop = NEW_ARRAY(scratch, bool, k->body.n);
@@ -598,6 +596,7 @@ drop_unused(Kernel *k, Arena *scratch)
 void
 kernel_close(LoopBuilder *lb)
 {
-	drop_unused(lb->k, lb->scratch);
+	/* emitters also ask for what they do not use, such as axes of an index whose flat number was known */
+	kernel_drop_unused(lb->k, lb->scratch);
 	kernel_finish(lb->k);
 }

@@ -284,3 +284,19 @@ kernel_add(Module *m, const Kernel *k, const char *name)
 	vec_push(m->arena, &m->kernels, copy);
 	return copy;
 }
+
+void
+kernel_match_blocks(Kernel *k, Arena *scratch)
+{
+	VEC(int) open = {0};
+
+	for (int i = 0; i < k->body.n; i++) {
+		LoopStatement *s = &k->body.at[i];
+		if (statement_opens(s)) {
+			vec_push(scratch, &open, i);
+		} else if (s->kind == LOOP_STATEMENT_END) {
+			s->match = open.at[--open.n];
+			k->body.at[s->match].match = i;
+		}
+	}
+}

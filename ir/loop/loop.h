@@ -221,6 +221,16 @@ Kernel *kernel_new(Arena *arena, const char *name, Loc loc);
 bool kernel_equal(const Kernel *a, const Kernel *b);
 /* Adds a copy of k with that name to the module. */
 Kernel *kernel_add(Module *m, const Kernel *k, const char *name);
+/* Sets `match` of all openers and ENDs, after statements were added or removed. */
+void kernel_match_blocks(Kernel *k, Arena *scratch);
+/* Removes scalars that no statement uses. */
+void kernel_drop_unused(Kernel *k, Arena *scratch);
+
+/* ---- one_result.c */
+/* A new kernel of the module that computes only this result of k. inputs: room for k's inputs; gets the number in k of each
+ * input of the new kernel. NULL if k's results cannot be computed apart. */
+Kernel *kernel_one_result(Module *m, Arena *scratch, const Kernel *k, int result, int *inputs);
+
 /* Completes the kernel: sets iterations and hash, and `op` and `type` of each ACCUMULATE from its accumulator. */
 void kernel_finish(Kernel *k);
 
