@@ -173,19 +173,48 @@ space_in(const StorePlan *p, int gi, const Node *n)
 	}
 }
 
-/* The group of another reduction of n's operand, if n fits there instead of opening a group; -1: none. */
+/* The group of the reduction `other`, if n, another reduction, fits there instead of opening a group; -1: it does not. */
 static int
-sibling_of(const StorePlan *p, const Node *n, int latest, IterSpace *space)
+group_beside(const StorePlan *p, const Node *other, const Node *n, int latest, IterSpace *space)
 {
-	for_each_use(node_operand(n, 0), u) {
-		if (u->user == n || !reduces(u->user))
+	if (other == n || !reduces(other))
+		return -1;
+	int gi = plan_group_of(p, node_result(other, 0));
+	if (gi <= latest || !has_room(&p->groups.at[gi], n))
+		return -1;
+	*space = space_reduced(p, gi, n, (IterSpace)(p->space[node_result(other, 0)->id] - 1));
+	return *space != ITER_NONE ? gi : -1;
+}
+
+/* The group of a reduction of v, if the reduction n fits there, too; -1: there is none. */
+static int
+sibling_of(const StorePlan *p, const Value *v, const Node *n, int latest, IterSpace *space)
+{
+	for_each_use(v, u) {
+		int gi = group_beside(p, u->user, n, latest, space);
+		if (gi >= 0)
+			return gi;
+	}
+	return -1;
+}
+
+/* The group of a reduction of other partial results that the same kernel computes, if n fits there; -1: there is none.
+ * Example: the kernels that add up two sums of chunks are one. */
+static int
+partials_group(const StorePlan *p, const Node *n, int latest, IterSpace *space)
+{
+	Value *v = node_operand(n, 0);
+
+	if (!p->target->tuning->reduce.merge_sums || !v->node || !reduces(v->node) ||
+	    plan_group_of(p, v) != latest)
+		return -1;
+	const Group *from = &p->groups.at[latest];
+	for (int i = 0; i < from->members.n; i++) {
+		Value *partial = node_result(from->members.at[i], 0);
+		if (!reduces(from->members.at[i]) || partial->type != v->type)
 			continue;
-		int gi = plan_group_of(p, node_result(u->user, 0));
-		if (gi <= latest || !has_room(&p->groups.at[gi], n))
-			continue;
-		*space = space_reduced(p, gi, n,
-		                       (IterSpace)(p->space[node_result(u->user, 0)->id] - 1));
-		if (*space != ITER_NONE)
+		int gi = sibling_of(p, partial, n, latest, space);
+		if (gi >= 0)
 			return gi;
 	}
 	return -1;
@@ -221,7 +250,9 @@ plan_place_node(StorePlan *p, Node *n)
 	if (s != ITER_NONE)
 		gi = latest;
 	else if (reduces(n))
-		gi = sibling_of(p, n, latest, &s);
+		gi = sibling_of(p, node_operand(n, 0), n, latest, &s);
+	if (gi < 0 && reduces(n))
+		gi = partials_group(p, n, latest, &s);
 	if (gi < 0) {
 		gi = group_new(p, n);
 		s = reduces(n) ? ITER_ROWS : ITER_FULL;

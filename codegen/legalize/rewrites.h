@@ -8,6 +8,10 @@
 /* ---- split_reduce.c */
 /* Splits large reductions of f that would otherwise run in fewer than `parts` parallel parts. */
 void reduces_split(Function *f, const Target *t, int64_t parts, Arena *scratch);
+/* Is the last axis kept? Then the elements that are added to one result are not adjacent in memory. */
+bool reduce_is_by_column(const Node *n);
+/* A reduction whose rows are read again is not split if it has at least this many rows. */
+int64_t reduce_rows_enough(const Target *t, const Node *n, int64_t parts);
 
 /* ---- split_sort.c */
 enum { LONGEST_SPLIT = 1 << 30 };

@@ -220,19 +220,18 @@ typedef struct {
 } Form;
 typedef VEC(Form) Forms;
 
-static bool
-is_by_column(const Node *n)
+bool
+reduce_is_by_column(const Node *n)
 {
 	const ReduceAttr *a = n->attr;
 
 	return !ints_has(&a->axes, node_operand(n, 0)->type->rank - 1);
 }
 
-/* A reduction whose rows are read again is not split if it has at least this many rows. For a
- * large operand, parts / 2 rows (two per core) are enough, because splitting would read the
+/* For a large operand, parts / 2 rows (two per core) are enough, because splitting would read the
  * operand from memory three times. */
-static int64_t
-rows_enough(const Target *t, const Node *n, int64_t parts)
+int64_t
+reduce_rows_enough(const Target *t, const Node *n, int64_t parts)
 {
 	return node_operand(n, 0)->type->n < t->tuning->reduce.much ? t->tuning->reduce.few_rows
 	                                                            : parts / 2;
@@ -258,8 +257,9 @@ split(Node *n, const Forms *forms, const Target *t, int64_t parts)
 	const ReduceTiles *tiles = &t->tuning->reduce;
 	Type x = node_operand(n, 0)->type, y = node_result(n, 0)->type;
 	const ReduceAttr *a = n->attr;
-	int64_t own = is_by_column(n) ? (y->n + tiles->chunk_columns - 1) / tiles->chunk_columns
-	                              : y->n;
+	int64_t own = reduce_is_by_column(n)
+	                      ? (y->n + tiles->chunk_columns - 1) / tiles->chunk_columns
+	                      : y->n;
 
 	if (y->n == 1) {
 		split_full(n);
@@ -289,8 +289,8 @@ reduces_split(Function *f, const Target *t, int64_t parts, Arena *scratch)
 	Forms forms = {0};
 
 	for_each_node(f, n) {
-		if (op_row(n)->fuse != FUSE_REDUCE || is_by_column(n) ||
-		    node_result(n, 0)->type->n < rows_enough(t, n, parts) ||
+		if (op_row(n)->fuse != FUSE_REDUCE || reduce_is_by_column(n) ||
+		    node_result(n, 0)->type->n < reduce_rows_enough(t, n, parts) ||
 		    stays_whole(n, &forms) ||
 		    !comes_back(node_result(n, 0), node_operand(n, 0)->type->n, DEPTH))
 			continue;

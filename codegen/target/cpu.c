@@ -112,6 +112,8 @@ const Tuning cpu_tuning = {
 	.reduce.row_members = 32,
 	.reduce.own_numbers = 32,
 	.reduce.all_own_numbers = 64,
+	/* Not tried: it changes the bits of batch norms' statistics. */
+	.reduce.merge_sums = false,
 	.repeats = {.most = 8, .enough = 1.1},
 
 	/* The first-level cache holds 8 KiB of dy and the planes of x. mobilenet_mini, whose images are

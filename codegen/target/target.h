@@ -124,6 +124,9 @@ typedef struct {
 	 * own_numbers: of one value; all_own_numbers: of all values together, in units of 4
 	 * bytes. */
 	int own_numbers, all_own_numbers;
+	/* Sums over the same tensor are computed in one read, even if one sum needs the result of
+	 * another (the pass merge_sums), and one kernel adds up their partial results. */
+	bool merge_sums;
 } ReduceTiles;
 
 /* Weight gradients of convolutions that are computed by planes (kernels/conv_planes.c). */

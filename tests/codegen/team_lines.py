@@ -26,11 +26,14 @@ class Function:
                      f"  return {outs}\n}}\n")
 
 
-def lower(run, folder, target, functions):
+PASSES = ("legalize", "fuse", "lower")
+
+
+def lower(run, folder, target, functions, passes=PASSES):
     """The file of their kernels."""
     source = folder / f"{target}_source.gir"
     source.write_text("module @lines {\n" + "".join(f"func @f{i}{f.text}" for i, f in enumerate(functions)) + "}\n")
-    passes = ",".join(f"{p}{{target={target}}}" for p in ("legalize", "fuse", "lower"))
+    passes = ",".join(p if p == "simplify" else f"{p}{{target={target}}}" for p in passes)
     run("opt", source, "--stage=train", "--verify-each", f"--passes={passes}", "-o", folder / f"{target}.gir")
     return folder / f"{target}.gir"
 
@@ -38,8 +41,8 @@ def lower(run, folder, target, functions):
 class Library:
     """Their kernels for a target, as C, compiled once."""
 
-    def __init__(self, run, folder, target, functions):
-        file = lower(run, folder, target, functions)
+    def __init__(self, run, folder, target, functions, passes=PASSES):
+        file = lower(run, folder, target, functions, passes)
         self.text, self.functions, library = file.read_text(), functions, folder / f"{target}.so"
         source = folder / f"{target}.c"
         source.write_text(run("dump", file, "--stage=c").stdout.replace('visibility("hidden")', 'visibility("default")'))
