@@ -1,5 +1,5 @@
-/* Describes a convolution, or one of its gradients, to cuDNN: as a graph with one operation. Tensors are dense, with axes
- * [batch, channels, spatial..]. The number of groups follows from the channels of x and w. */
+/* Describes a convolution, or one of its gradients, to cuDNN: as a graph with one operation. Tensors have the axes
+ * [batch, channels, spatial..]; strides say whether channels are next to each other in memory. The number of groups follows from the channels of x and w. */
 #include "base/numbers/numbers.h"
 #include "cudnn/cudnn.h"
 
@@ -62,17 +62,21 @@ set_int(CudnnDescriptors *d, void *descriptor, int attribute, int type, int valu
 
 /* ---- tensors */
 /* The library's convolutions have two or three spatial axes. If there is only one, an axis of size 1 is put before it. */
-static int
-add_axis(const LibraryOperand *o, int64_t dims[MAX_LIBRARY_RANK])
+static LibraryOperand
+add_axis(const LibraryOperand *o)
 {
-	int rank = 0, missing = LEAST_SPATIAL + 2 - (int)o->rank;
+	LibraryOperand out = *o;
+	int missing = LEAST_SPATIAL + 2 - (int)o->rank;
 
-	for (uint32_t i = 0; i < o->rank; i++) {
-		for (; i == 2 && missing > 0; missing--)
-			dims[rank++] = 1;
-		dims[rank++] = o->dims[i];
+	for (; missing > 0; missing--) {
+		for (uint32_t i = out.rank++; i > 2; i--) {
+			out.dims[i] = out.dims[i - 1];
+			out.strides[i] = out.strides[i - 1];
+		}
+		out.dims[2] = 1;
+		out.strides[2] = out.dims[3] * out.strides[3];
 	}
-	return rank;
+	return out;
 }
 
 /* Alignment of the first element, in bytes. */
@@ -89,19 +93,13 @@ alignment_of(const LibraryOperand *o)
 static void *
 add_tensor(CudnnDescriptors *d, const LibraryCall *call, int i)
 {
-	const LibraryOperand *o = &call->operands[i];
-	int64_t dims[MAX_LIBRARY_RANK], strides[MAX_LIBRARY_RANK], stride = 1;
-	int64_t number = cudnn_number(i), alignment = alignment_of(o);
-	int rank = add_axis(o, dims);
+	const LibraryOperand o = add_axis(&call->operands[i]);
+	int64_t number = cudnn_number(i), alignment = alignment_of(&o);
 	void *t = cudnn_new(d, CUDNN_TENSOR_DESCRIPTOR);
 
-	for (int k = rank - 1; k >= 0; k--) {
-		strides[k] = stride;
-		stride *= dims[k];
-	}
-	set_int(d, t, CUDNN_TENSOR_TYPE, CUDNN_DATA_TYPES, cudnn_type(o->dtype));
-	cudnn_set(d, t, CUDNN_TENSOR_DIMS, CUDNN_INT64S, rank, dims);
-	cudnn_set(d, t, CUDNN_TENSOR_STRIDES, CUDNN_INT64S, rank, strides);
+	set_int(d, t, CUDNN_TENSOR_TYPE, CUDNN_DATA_TYPES, cudnn_type(o.dtype));
+	cudnn_set(d, t, CUDNN_TENSOR_DIMS, CUDNN_INT64S, o.rank, o.dims);
+	cudnn_set(d, t, CUDNN_TENSOR_STRIDES, CUDNN_INT64S, o.rank, o.strides);
 	cudnn_set(d, t, CUDNN_TENSOR_NUMBER, CUDNN_INT64S, 1, &number);
 	cudnn_set(d, t, CUDNN_TENSOR_ALIGNMENT, CUDNN_INT64S, 1, &alignment);
 	cudnn_finish(d, t);

@@ -426,6 +426,7 @@ typedef struct {
 	Ints size; /* sizes of the result's spatial axes (conv_grad_input), or of the window's (conv_grad_weight) */
 	int dtype; /* as in DotAttr */
 	bool allow_tf32;
+	bool channels_last; /* x and y are [batch, spatial.., channels] */
 } ConvAttr;
 typedef enum { POOL_MAX, POOL_SUM } PoolKind;
 typedef struct { int kind; Ints window, stride, low, high, dilation; Ints size; } PoolAttr;

@@ -153,6 +153,35 @@ library_is_dense(const LibraryOperand *o)
 	return memcmp(strides, o->strides, sizeof(*strides) * o->rank) == 0;
 }
 
+static void
+channels_last_strides(const LibraryOperand *o, int64_t *strides)
+{
+	int64_t stride = o->dims[1];
+
+	strides[1] = 1;
+	for (uint32_t i = o->rank - 1; i > 1; i--) {
+		strides[i] = stride;
+		if (!size_mul(stride, o->dims[i], &stride))
+			stride = INT64_MAX;
+	}
+	strides[0] = stride;
+}
+
+void
+library_channels_last(LibraryOperand *o)
+{
+	channels_last_strides(o, o->strides);
+}
+
+bool
+library_is_channels_last(const LibraryOperand *o)
+{
+	int64_t strides[MAX_LIBRARY_RANK];
+
+	channels_last_strides(o, strides);
+	return memcmp(strides, o->strides, sizeof(*strides) * o->rank) == 0;
+}
+
 /* The index of the operand's last element in the buffer. false: the index overflows. */
 static bool
 find_last(const LibraryOperand *o, int64_t *last)
@@ -361,8 +390,12 @@ conv_agrees(const LibraryCall *c)
 
 	by_tensor(c, t);
 	for (int i = CONV_X; i <= CONV_Y; i++)
-		if (t[i]->rank != t[CONV_X]->rank || t[i]->rank < 3 || !library_is_dense(t[i]))
+		if (t[i]->rank != t[CONV_X]->rank || t[i]->rank < 3)
 			return false;
+	if (!library_is_dense(t[CONV_W]) ||
+	    !((library_is_dense(t[CONV_X]) && library_is_dense(t[CONV_Y])) ||
+	      (library_is_channels_last(t[CONV_X]) && library_is_channels_last(t[CONV_Y]))))
+		return false;
 	return t[CONV_X]->dims[0] == t[CONV_Y]->dims[0] &&
 	       t[CONV_W]->dims[0] == t[CONV_Y]->dims[1] &&
 	       size_mul(c->groups, t[CONV_W]->dims[1], &in) && in == t[CONV_X]->dims[1] &&

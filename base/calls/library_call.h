@@ -13,7 +13,8 @@
 
 typedef enum {
 	LIBRARY_DOT, /* z[batch.., m, n] = beta * c + sum over k of x[batch.., m, k] * y[batch.., k, n] */
-	/* A convolution of dense tensors, as in ir/ops/conv.c: y[batch, groups*out, spatial..] from
+	/* A convolution of dense tensors, as in ir/ops/conv.c; x and y may both lie in memory as
+	 * [batch, spatial.., channels]: y[batch, groups*out, spatial..] from
 	 * x[batch, groups*in, spatial..] and w[groups*out, in, window..]. Its adjoints: dx from dy and w, dw from x and dy. */
 	LIBRARY_CONV,
 	LIBRARY_CONV_GRAD_INPUT,
@@ -104,6 +105,9 @@ bool library_writes_apart(const LibraryCall *c);
 /* Sets row-major strides without gaps. */
 void library_dense(LibraryOperand *o);
 bool library_is_dense(const LibraryOperand *o);
+/* Sets the strides of a dense tensor [batch, spatial.., channels] whose axes are batch, channels, spatial... */
+void library_channels_last(LibraryOperand *o);
+bool library_is_channels_last(const LibraryOperand *o);
 /* Bytes from the buffer's start to the end of the last element of a checked operand. */
 int64_t library_reach(const LibraryOperand *o);
 

@@ -17,6 +17,21 @@ conv_period(int64_t stride, int64_t dilation, int64_t window)
 	return n;
 }
 
+/* The index of an element of x or y in memory. at: batch, channel, place.. */
+static Index
+index_in_memory(const ConvShape *s, const Index *at)
+{
+	Index out = *at;
+
+	if (!s->a->channels_last)
+		return out;
+	for (int i = 2; i < at->rank; i++)
+		out.at[i - 1] = at->at[i];
+	out.at[at->rank - 1] = at->at[1];
+	out.of = NULL;
+	return out;
+}
+
 /* x[batch, channel, p*stride - low + q*dilation]; 0 outside of x */
 static LoopValue
 patch_element(Lower *lw, const ConvShape *s, const Value *x, Affine batch, Affine channel,
@@ -37,6 +52,7 @@ patch_element(Lower *lw, const ConvShape *s, const Value *x, Affine batch, Affin
 		if (!never)
 			lb_and_inside(lb, place, s->x_space->dims[i], &inside);
 	}
+	at = index_in_memory(s, &at);
 	return lower_element_inside(lw, x, &at, inside);
 }
 
@@ -77,6 +93,26 @@ split_batch(LoopBuilder *lb, Module *m, const ConvShape *s, Affine batch, Affine
 	*group = rest.at[0];
 }
 
+/* The flat place in x or y of channel m of the product's group, at the flat place `at` of `space`. channels: of a
+ * group */
+static Affine
+flat_in_memory(Lower *lw, const ConvShape *s, Type space, int64_t channels, Affine batch, Affine m,
+               Affine at)
+{
+	LoopBuilder *lb = lw->lb;
+	Affine image, group;
+
+	if (!s->a->channels_last) {
+		/* (image * groups + group) * channels + m is image * all channels + channel */
+		Affine channel = affine_add(lb, affine_scale(lb, batch, channels), m);
+		return affine_add(lb, affine_scale(lb, channel, space->n), at);
+	}
+	split_batch(lb, lw->m, s, batch, &image, &group);
+	Affine place = affine_add(lb, affine_scale(lb, image, space->n), at);
+	Affine channel = affine_add(lb, affine_scale(lb, group, channels), m);
+	return affine_add(lb, affine_scale(lb, place, channels * s->a->groups), channel);
+}
+
 /* conv: rows = outputs of the group, columns = positions of y, k = (input channel, window position) */
 static LoopValue
 conv_a(Lower *lw, const Product *product, Affine batch, Affine m, Affine k)
@@ -109,12 +145,9 @@ conv_b(Lower *lw, const Product *product, Affine batch, Affine k, Affine col)
 static Affine
 conv_c(Lower *lw, const Product *product, Affine batch, Affine m, Affine col)
 {
-	LoopBuilder *lb = lw->lb;
 	ConvShape s = conv_shapes(lw->m, product->node);
 
-	/* (image * groups + group) * out + m is image * channels + channel */
-	Affine channel = affine_add(lb, affine_scale(lb, batch, s.out), m);
-	return affine_add(lb, affine_scale(lb, channel, s.y_space->n), col);
+	return flat_in_memory(lw, &s, s.y_space, s.out, batch, m, col);
 }
 static int
 conv_products(Lower *lw, const Node *n, Product *out)
@@ -281,6 +314,7 @@ conv_grad_input_b(Lower *lw, const Product *product, Affine batch, Affine k, Aff
 		at.at[i + 2] = place;
 		lb_and_inside(lb, place, s.y_space->dims[i], &inside);
 	}
+	at = index_in_memory(&s, &at);
 	return lower_element_inside(lw, s.p, &at, inside);
 }
 
@@ -290,18 +324,16 @@ conv_grad_input_c(Lower *lw, const Product *product, Affine batch, Affine m, Aff
 	LoopBuilder *lb = lw->lb;
 	ConvShape s = conv_shapes(lw->m, product->node);
 	const InputPart *part = product->part;
-	Affine channel = affine_add(lb, affine_scale(lb, batch, s.in), m);
-	Affine first = affine_scale(lb, channel, s.x_space->n);
 	Index p;
 
 	if (part->places->n == s.x_space->n)
-		return affine_add(lb, first, col);
+		return flat_in_memory(lw, &s, s.x_space, s.in, batch, m, col);
 	index_split(lb, part->places, col, &p);
 	for (int i = 0; i < p.rank; i++)
 		p.at[i] = affine_plus(affine_scale(lb, p.at[i], part->axes[i].stride),
 		                      part->axes[i].place);
 	p.of = NULL;
-	return affine_add(lb, first, index_flat(lb, s.x_space, &p));
+	return flat_in_memory(lw, &s, s.x_space, s.in, batch, m, index_flat(lb, s.x_space, &p));
 }
 
 static int
@@ -337,6 +369,7 @@ conv_grad_weight_a(Lower *lw, const Product *product, Affine batch, Affine m, Af
 	split_two(lb, lw->m, k, s.x->dims[0], s.y_space, &at.at[0], &p);
 	at.at[1] = affine_add(lb, affine_scale(lb, batch, s.out), m);
 	memcpy(at.at + 2, p.at, sizeof(Affine) * (size_t)p.rank);
+	at = index_in_memory(&s, &at);
 	return lower_element(lw, s.q, &at);
 }
 static LoopValue
@@ -372,7 +405,7 @@ conv_grad_weight_products(Lower *lw, const Node *n, Product *out)
 	                 .m = s.out,
 	                 .n = with_first(s.in, s.window),
 	                 .k = with_first(s.x->dims[0], s.y_space),
-	                 .a_along_k = true,
+	                 .a_along_k = !s.a->channels_last,
 	                 .a = conv_grad_weight_a,
 	                 .b = conv_grad_weight_b,
 	                 .c = conv_grad_weight_c};
@@ -380,16 +413,20 @@ conv_grad_weight_products(Lower *lw, const Node *n, Product *out)
 }
 
 /* ---- as a library's convolution */
+/* t: the type as the library has it, with the channels as axis 1 */
 static void
-set_dims(LibraryOperand *o, Type t)
+set_dims(LibraryOperand *o, Type t, bool channels_last)
 {
 	memcpy(o->dims, t->dims, sizeof(*o->dims) * (size_t)t->rank);
-	library_dense(o);
+	if (channels_last)
+		library_channels_last(o);
+	else
+		library_dense(o);
 }
 
-/* Describes v if it is a whole buffer, or a dense part of one. */
+/* Describes v if it is a whole buffer, or a dense part of one. t: as in set_dims */
 static bool
-dense_operand(Lower *lw, const Value *v, LibraryOperand *out)
+dense_operand(Lower *lw, const Value *v, Type t, bool channels_last, LibraryOperand *out)
 {
 	int64_t strides[MAX_RANK];
 	Strided s;
@@ -401,8 +438,15 @@ dense_operand(Lower *lw, const Value *v, LibraryOperand *out)
 		if (v->type->dims[i] > 1 && s.strides[i] != strides[i])
 			return false;
 	*out = library_operand(v->type->dtype, v->type->rank, s.buffer, s.offset);
-	set_dims(out, v->type);
+	set_dims(out, t, channels_last);
 	return true;
+}
+
+/* Which of x, w and y the operands and the result are, by op. */
+static Type
+type_in_library(const ConvShape *s, ConvTensor t)
+{
+	return t == CONV_X ? s->x : t == CONV_W ? s->w : s->y;
 }
 
 bool
@@ -410,16 +454,21 @@ conv_library(Lower *lw, const Node *n, LibraryCall *out)
 {
 	const LibraryLimits *l = &lw->target->tuning->library;
 	ConvShape s = conv_shapes(lw->m, n);
-	Type z = node_result(n, 0)->type;
 	LibraryOperand *o = out->operands;
+	const Value *operands[] = {s.p, s.q};
 
 	library_call_begin(out, (LibraryKind)library_kind_find(op_row(n)->name));
+	const ConvTensor *tensors = library_conv_operands[out->kind];
 	if (!library_takes_dtypes(l, n) || s.y_space->rank > MAX_LIBRARY_SPATIAL ||
-	    conv_cost_of(s.w, s.y) < l->least_flops || !dense_operand(lw, s.p, &o[LIBRARY_FIRST]) ||
-	    !dense_operand(lw, s.q, &o[LIBRARY_SECOND]) || !library_put_added(lw, n, out))
+	    conv_cost_of(s.w, s.y) < l->least_flops || !library_put_added(lw, n, out))
 		return false;
-	o[LIBRARY_RESULT] = library_result(lw, z->rank);
-	set_dims(&o[LIBRARY_RESULT], z);
+	for (int i = 0; i < COUNT(operands); i++)
+		if (!dense_operand(lw, operands[i], type_in_library(&s, tensors[i]),
+		                   s.a->channels_last && tensors[i] != CONV_W, &o[i]))
+			return false;
+	o[LIBRARY_RESULT] = library_result(lw, s.x->rank);
+	set_dims(&o[LIBRARY_RESULT], type_in_library(&s, tensors[LIBRARY_RESULT]),
+	         s.a->channels_last && tensors[LIBRARY_RESULT] != CONV_W);
 	out->groups = s.a->groups;
 	for (int i = 0; i < s.y_space->rank; i++) {
 		if (s.a->low.at[i] < 0 || s.a->high.at[i] < 0)

@@ -355,7 +355,7 @@ planes_take(const Target *t, const Node *n)
 {
 	Planes p;
 
-	return planes_of(t, n, &p);
+	return planes_of(t, n, &p) && !p.s.a->channels_last;
 }
 
 static void

@@ -3,7 +3,11 @@
  * three ops. x: T[batch, in, spatial...], w: T[out, in/groups, window...], y: T[batch, out,
  * spatial...]:
  *   y[n,o,p] = sum_{i,q} x[n, i, p*stride - low + q*dilation] w[o,i,q]
- * Places outside of x count as 0. */
+ * Places outside of x count as 0.
+ *
+ * With channels_last = true, x and y are T[batch, spatial..., channels], w stays as it is. The code
+ * below numbers axes as if the channels were axis 1, and converts types and axes where it reads or
+ * sets those of a node. */
 #include "ir/ops/family.h"
 #include "ir/ops/products.h"
 #include "ir/ops/ops.h"
@@ -16,6 +20,35 @@ spatial_type(Module *m, Type t)
 	return type_new(m, t->dtype, t->rank - 2, t->dims + 2);
 }
 
+/* The number of a node's axis that the code calls `axis` of x or y, of rank `rank`. */
+static int
+axis_of(const ConvAttr *a, int rank, int axis)
+{
+	return !a->channels_last || axis == 0 ? axis : axis == 1 ? rank - 1 : axis - 1;
+}
+
+/* The type of x or y, with the channels as axis 1. */
+static Type
+channels_first(Module *m, const ConvAttr *a, Type t)
+{
+	int64_t dims[MAX_RANK];
+
+	for (int i = 0; i < t->rank; i++)
+		dims[i] = t->dims[axis_of(a, t->rank, i)];
+	return type_new(m, t->dtype, t->rank, dims);
+}
+
+/* The type of a node's x or y. t: the same with the channels as axis 1 */
+static Type
+type_of_node(Module *m, const ConvAttr *a, Type t)
+{
+	int64_t dims[MAX_RANK];
+
+	for (int i = 0; i < t->rank; i++)
+		dims[axis_of(a, t->rank, i)] = t->dims[i];
+	return type_new(m, t->dtype, t->rank, dims);
+}
+
 ConvShape
 conv_shapes(Module *m, const Node *n)
 {
@@ -26,6 +59,8 @@ conv_shapes(Module *m, const Node *n)
 	s.x = n->op == OP_conv_grad_input ? r : p->type;
 	s.w = n->op == OP_conv_grad_weight ? r : q->type;
 	s.y = n->op == OP_conv ? r : n->op == OP_conv_grad_input ? p->type : q->type;
+	s.x = channels_first(m, s.a, s.x);
+	s.y = channels_first(m, s.a, s.y);
 	s.x_space = spatial_type(m, s.x);
 	s.window = spatial_type(m, s.w);
 	s.y_space = spatial_type(m, s.y);
@@ -42,10 +77,11 @@ conv_shapes(Module *m, const Node *n)
 	{                                                                            \
 		"groups", FIELD_INT, offsetof(ConvAttr, groups), NULL, false         \
 	}
-#define DTYPE_FIELDS                                                                 \
-	{"dtype", FIELD_DTYPE_IF_ANY, offsetof(ConvAttr, dtype), NULL, true},        \
-	{                                                                            \
-		"allow_tf32", FIELD_BOOL, offsetof(ConvAttr, allow_tf32), NULL, true \
+#define DTYPE_FIELDS                                                                       \
+	{"dtype", FIELD_DTYPE_IF_ANY, offsetof(ConvAttr, dtype), NULL, true},              \
+		{"allow_tf32", FIELD_BOOL, offsetof(ConvAttr, allow_tf32), NULL, true},    \
+	{                                                                                  \
+		"channels_last", FIELD_BOOL, offsetof(ConvAttr, channels_last), NULL, true \
 	}
 static const Field conv_fields[] = {WINDOW_FIELDS, DTYPE_FIELDS, {0}};
 static const Field conv_grad_fields[] = {
@@ -109,8 +145,8 @@ conv_infer(Infer *in)
 	DType dtype;
 
 	if (infer_product(in, a->dtype, a->allow_tf32, &dtype) &&
-	    conv_shape(in, in->operand[0], in->operand[1], &shape))
-		infer_set(in, 0, dtype, &shape);
+	    conv_shape(in, channels_first(in->m, a, in->operand[0]), in->operand[1], &shape))
+		in->result[0] = type_of_node(in->m, a, type_new(in->m, dtype, shape.n, shape.at));
 }
 
 static Type
@@ -136,7 +172,7 @@ static void
 conv_grad_input_infer(Infer *in)
 {
 	const ConvAttr *a = in->attr;
-	Type dy = in->operand[0], w = in->operand[1];
+	Type dy = channels_first(in->m, a, in->operand[0]), w = in->operand[1];
 	DType dtype;
 
 	if (!infer_product(in, a->dtype, a->allow_tf32, &dtype))
@@ -148,8 +184,9 @@ conv_grad_input_infer(Infer *in)
 			dy->rank, w->rank, a->size.n);
 		return;
 	}
-	in->result[0] = sized_type(in, dy->dims[0], w->dims[1] * a->groups, &a->size, dtype);
-	check_gives(in, in->result[0], w, dy);
+	Type x = sized_type(in, dy->dims[0], w->dims[1] * a->groups, &a->size, dtype);
+	in->result[0] = type_of_node(in->m, a, x);
+	check_gives(in, x, w, dy);
 }
 
 /* x: T[n,i,...], dy: T[n,o,...]  ->  T[o, i/groups, size] */
@@ -157,7 +194,8 @@ static void
 conv_grad_weight_infer(Infer *in)
 {
 	const ConvAttr *a = in->attr;
-	Type x = in->operand[0], dy = in->operand[1];
+	Type x = channels_first(in->m, a, in->operand[0]);
+	Type dy = channels_first(in->m, a, in->operand[1]);
 	DType dtype;
 
 	if (!infer_product(in, a->dtype, a->allow_tf32, &dtype))
@@ -206,26 +244,41 @@ add_product(const ConvWalk *c, int64_t at, int64_t i, int64_t j)
 		                          (uint64_t)c->p->i[i] * (uint64_t)c->q->i[j]);
 }
 
+/* The strides of x or y, with the channels as axis 1. */
+static void
+conv_strides(const ConvAttr *a, Type t, int64_t *out)
+{
+	int64_t stride = 1;
+
+	for (int i = t->rank - 1; i >= 0; i--) {
+		int axis = !a->channels_last || i == 0 ? i : i == t->rank - 1 ? 1 : i + 1;
+		out[axis] = stride;
+		stride *= t->dims[axis];
+	}
+}
+
 static void
 conv_walk(const ConvWalk *c)
 {
-	int64_t xs[MAX_RANK], at[MAX_RANK];
+	int64_t xs[MAX_RANK], ys[MAX_RANK], at[MAX_RANK];
 	int64_t outputs = c->w->dims[0] / c->a->groups;
 
-	type_strides(c->x, xs);
+	conv_strides(c->a, c->x, xs);
+	conv_strides(c->a, c->y, ys);
 	for (IndexWalk y = index_walk(c->y); y.ok; index_walk_next(&y)) {
 		for (IndexWalk w = index_walk(c->w); w.ok; index_walk_next(&w)) {
 			if (w.at[0] != y.at[1] || !conv_source(c->a, c->x, y.at, w.at, at))
 				continue;
 			at[0] = y.at[0];
 			at[1] = y.at[1] / outputs * c->w->dims[1] + w.at[1];
-			int64_t x = flat_of(at, xs, c->x->rank);
+			int64_t x_at = flat_of(at, xs, c->x->rank);
+			int64_t y_at = flat_of(y.at, ys, c->y->rank);
 			if (c->role == 0)
-				add_product(c, x, y.flat, w.flat);
+				add_product(c, x_at, y_at, w.flat);
 			else if (c->role == 1)
-				add_product(c, w.flat, x, y.flat);
+				add_product(c, w.flat, x_at, y_at);
 			else
-				add_product(c, y.flat, x, w.flat);
+				add_product(c, y_at, x_at, w.flat);
 		}
 	}
 }
@@ -240,9 +293,11 @@ conv_eval_role(Eval *ev, int role)
 	              .sum = &ev->result[0],
 	              .role = role};
 
-	c.x = role == 0 ? r : p;
+	Module *m = ev->node->function->module;
+
+	c.x = channels_first(m, c.a, role == 0 ? r : p);
 	c.w = role == 1 ? r : q;
-	c.y = role == 2 ? r : role == 0 ? p : q;
+	c.y = channels_first(m, c.a, role == 2 ? r : role == 0 ? p : q);
 	conv_walk(&c);
 }
 static void
@@ -278,6 +333,8 @@ add_like(Grad *g, int i, OpKind op, Value *p, Value *q)
 	a.size = (Ints){0};
 	if (sized) {
 		a.size.n = sized->rank - 2;
+		if (op == OP_conv_grad_input)
+			sized = channels_first(g->b->m, &a, sized);
 		memcpy(a.size.at, sized->dims + 2, sizeof(int64_t) * (size_t)a.size.n);
 	}
 	grad_add(g, i, build(g->b, op, 2, (Value *[]){p, q}, &a));
@@ -343,23 +400,23 @@ typedef struct {
 static ConvRoles
 conv_roles(const Node *n)
 {
-	Type p = node_operand(n, 0)->type, q = node_operand(n, 1)->type;
+	ConvShape s = conv_shapes(n->function->module, n);
 
-	return (ConvRoles){p, q, node_result(n, 0)->type, 0, 1, -1};
+	return (ConvRoles){s.x, s.w, s.y, 0, 1, -1};
 }
 static ConvRoles
 conv_grad_input_roles(const Node *n)
 {
-	Type p = node_operand(n, 0)->type, q = node_operand(n, 1)->type;
+	ConvShape s = conv_shapes(n->function->module, n);
 
-	return (ConvRoles){node_result(n, 0)->type, q, p, -1, 1, 0};
+	return (ConvRoles){s.x, s.w, s.y, -1, 1, 0};
 }
 static ConvRoles
 conv_grad_weight_roles(const Node *n)
 {
-	Type p = node_operand(n, 0)->type, q = node_operand(n, 1)->type;
+	ConvShape s = conv_shapes(n->function->module, n);
 
-	return (ConvRoles){p, node_result(n, 0)->type, q, 0, -1, 1};
+	return (ConvRoles){s.x, s.w, s.y, 0, -1, 1};
 }
 
 /* Adds a factor. axes: the axes of x, w and y that it cuts; -1: it does not cut this tensor. If
@@ -371,10 +428,11 @@ conv_factor(Partition *p, const ConvRoles *r, int64_t size, const int axes[3])
 	Factor *f = partition_add(p, size, COMBINE_SUM);
 
 	for (int i = 0; i < 3; i++) {
+		int axis = i == 1 ? axes[i] : axis_of(p->node->attr, r->x->rank, axes[i]);
 		if (axes[i] >= 0 && at[i] >= 0)
-			factor_cut_operand(f, at[i], axes[i]);
+			factor_cut_operand(f, at[i], axis);
 		if (axes[i] >= 0 && at[i] < 0) {
-			factor_cut_result(f, 0, axes[i]);
+			factor_cut_result(f, 0, axis);
 			f->combine = COMBINE_JOIN;
 		}
 	}
@@ -418,41 +476,45 @@ conv_grad_weight_factors(Partition *p)
 	conv_factors_of(p, conv_grad_weight_roles(p->node));
 }
 
-/* Sets the groups of a part, and the result's sizes if an attribute has them. */
+/* Sets the groups of a part, and the result's sizes if an attribute has them. sized: the result with the spatial axes
+ * from axis 2 on; NULL: no attribute has sizes */
 static void
-conv_cut_of(Cut *cut, Type x, Type w)
+conv_cut_of(Cut *cut, Type x, Type w, Type sized)
 {
 	ConvAttr *a = cut->attr;
 
 	if (w->dims[1] > 0)
 		a->groups = x->dims[1] / w->dims[1];
-	for (int i = 0; i < a->size.n; i++)
-		a->size.at[i] = cut->result[0]->dims[i + 2];
+	for (int i = 0; sized && i < a->size.n; i++)
+		a->size.at[i] = sized->dims[i + 2];
 }
 static void
 conv_cut(Module *m, Cut *cut)
 {
-	(void)m;
-	conv_cut_of(cut, cut->operand[0], cut->operand[1]);
+	conv_cut_of(cut, channels_first(m, cut->attr, cut->operand[0]), cut->operand[1], NULL);
 }
 static void
 conv_grad_input_cut(Module *m, Cut *cut)
 {
-	(void)m;
-	conv_cut_of(cut, cut->result[0], cut->operand[1]);
+	Type x = channels_first(m, cut->attr, cut->result[0]);
+
+	conv_cut_of(cut, x, cut->operand[1], x);
 }
 static void
 conv_grad_weight_cut(Module *m, Cut *cut)
 {
-	(void)m;
-	conv_cut_of(cut, cut->operand[0], cut->result[0]);
+	Type x = channels_first(m, cut->attr, cut->operand[0]);
+
+	conv_cut_of(cut, x, cut->result[0], cut->result[0]);
 }
 
 /* The bias is a vector along the channels. */
 static Value *
 conv_bias(const Node *n, const Node *reader)
 {
-	return n->op == OP_conv ? added_vector(n, reader, 1) : NULL;
+	return n->op == OP_conv
+	               ? added_vector(n, reader, axis_of(n->attr, node_result(n, 0)->type->rank, 1))
+	               : NULL;
 }
 
 /* ---- the axis along which a quantized operand may have several scales: one that is not summed
@@ -473,14 +535,18 @@ conv_grad_input_channel(const Node *n, int i)
 static int
 conv_grad_weight_channel(const Node *n, int i)
 {
-	return i == 1 ? 1 : ((const ConvAttr *)n->attr)->groups == 1 ? 1 : -1;
+	const ConvAttr *a = n->attr;
+
+	return i == 1 || a->groups == 1 ? axis_of(a, node_operand(n, i)->type->rank, 1) : -1;
 }
 
 /* ---- the axis along which products are added: the channels of x, and the inputs of w or its outputs */
 static int
 conv_sums(const Node *n, int i)
 {
-	return i == 1 || ((const ConvAttr *)n->attr)->groups == 1 ? 1 : -1;
+	const ConvAttr *a = n->attr;
+
+	return i == 1 ? 1 : a->groups == 1 ? axis_of(a, node_operand(n, 0)->type->rank, 1) : -1;
 }
 static int
 conv_grad_input_sums(const Node *n, int i)
@@ -502,6 +568,8 @@ static const Sample conv_samples[] = {
 	{WIDE "}", "f64[2,4,6,5], f64[6,2,3,2]"},
 	{"{stride = [2,2], low = [1,1], high = [1,1], dilation = [1,1], groups = 12}",
          "f64[1,12,5,5], f64[12,1,3,3]"},
+	{PLAIN ", channels_last = true}", "f64[2,7,3], f64[4,3,3]"},
+	{WIDE ", channels_last = true}", "f64[2,6,5,4], f64[6,2,3,2]"},
 	{PLAIN "}", "f64[12,12,1], f64[12,12,1]"},
 	{APART "}", "f64[1,24,36], f64[24,2,2]"},
 	{PLAIN ", dtype = f64, allow_tf32 = true}", "f32[2,3,7] eighths, f64[4,3,3]"},
@@ -515,6 +583,8 @@ static const Sample conv_grad_input_samples[] = {
          "f64[1,2,3], f64[2,3,4]"},
 	{"{stride = [5,4], low = [0,1], high = [0,0], dilation = [1,2], groups = 1, size = [7,6]}",
          "f64[1,2,2,2], f64[2,1,2,2]"},
+	{PLAIN ", size = [7], channels_last = true}", "f64[2,5,4], f64[4,3,3]"},
+	{WIDE ", size = [6,5], channels_last = true}", "f64[2,3,6,6], f64[6,2,3,2]"},
 	{PLAIN ", size = [1]}", "f64[12,12,1], f64[12,12,1]"},
 	{APART ", size = [36]}", "f64[1,24,12], f64[24,2,2]"},
 	{PLAIN ", size = [7], dtype = f64, allow_tf32 = true}", "f32[2,4,5] eighths, f64[4,3,3]"},
@@ -528,6 +598,8 @@ static const Sample conv_grad_weight_samples[] = {
          "f64[1,24,4,3], f64[1,48,2,4]"},
 	{"{stride = [3], low = [2], high = [3], dilation = [2], groups = 24, size = [4]}",
          "f64[1,24,9], f64[1,24,3]"},
+	{PLAIN ", size = [3], channels_last = true}", "f64[2,7,3], f64[2,5,4]"},
+	{WIDE ", size = [3,2], channels_last = true}", "f64[2,6,5,4], f64[2,3,6,6]"},
 	{PLAIN ", size = [1]}", "f64[12,12,1], f64[12,12,1]"},
 	{APART ", size = [2]}", "f64[1,24,36], f64[1,24,12]"},
 	{PLAIN ", size = [3], dtype = f64, allow_tf32 = true}", "f64[2,3,7], f32[2,4,5] eighths"},

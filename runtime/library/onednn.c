@@ -415,6 +415,9 @@ onednn_prepare(Library *lib, const LibraryCall *call, unsigned fixed, int64_t sc
 {
 	if (call->beta && !library_adds_in_place(call))
 		return status_error(EXIT_UNSUPPORTED, "oneDNN adds to the result only");
+	if (call->kind != LIBRARY_DOT && !library_is_dense(&call->operands[LIBRARY_FIRST]))
+		return status_error(EXIT_UNSUPPORTED, "oneDNN: convolutions with channels last "
+		                                      "are loops");
 	if (call->epilogue > EPILOGUE_BIAS)
 		return status_error(EXIT_UNSUPPORTED, "oneDNN: epilogue %s is loops",
 		                    epilogue_names[call->epilogue]);

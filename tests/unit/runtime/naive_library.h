@@ -238,18 +238,27 @@ place_in_x(const ConvSizes *c, const int64_t *p, const int64_t *q)
 	return flat;
 }
 
+/* The place of an element of x or y. place: among the places of its image, row by row */
+static inline int64_t
+conv_place(const LibraryOperand *o, int64_t image, int64_t channel, int64_t place)
+{
+	return image * o->strides[0] + channel * o->strides[1] + place * o->strides[o->rank - 1];
+}
+
 static inline void
 want_conv(const LibraryCall *w, char *const *buffers, Wanted *out)
 {
 	const ConvSizes sizes = library_conv_sizes(w), *c = &sizes;
 	const ConvTensor *operands = library_conv_operands[w->kind];
-	int64_t n_x = 1, n_w = 1, n_y = 1, p[MAX_LIBRARY_SPATIAL], q[MAX_LIBRARY_SPATIAL], flat[3];
+	int64_t n_w = 1, n_y = 1, p[MAX_LIBRARY_SPATIAL], q[MAX_LIBRARY_SPATIAL], flat[3];
 	int64_t first[3]; /* first elements of x, w and y */
+	const LibraryOperand *tensor[3];
 
-	for (int i = X; i <= Z; i++)
+	for (int i = X; i <= Z; i++) {
 		first[operands[i]] = w->operands[i].offset;
+		tensor[operands[i]] = &w->operands[i];
+	}
 	for (int i = 0; i < c->spatial; i++) {
-		n_x *= c->axes[i].x;
 		n_w *= c->axes[i].window;
 		n_y *= c->axes[i].y;
 	}
@@ -266,13 +275,13 @@ want_conv(const LibraryCall *w, char *const *buffers, Wanted *out)
 						int64_t channel = o / c->out * c->in + i;
 						if (x < 0)
 							continue;
-						flat[CONV_X] = first[CONV_X] + x +
-						               (b * c->groups * c->in + channel) *
-						                       n_x;
+						flat[CONV_X] = first[CONV_X] +
+						               conv_place(tensor[CONV_X], b,
+						                          channel, x);
 						flat[CONV_W] = first[CONV_W] +
 						               (o * c->in + i) * n_w + k;
-						flat[CONV_Y] = first[CONV_Y] + y +
-						               (b * c->groups * c->out + o) * n_y;
+						flat[CONV_Y] = first[CONV_Y] +
+						               conv_place(tensor[CONV_Y], b, o, y);
 						add_term(&out[flat[operands[Z]]],
 						         element_of(w, buffers, X,
 						                    flat[operands[X]]) *
