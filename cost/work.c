@@ -119,6 +119,21 @@ work_of_product(Work *w, const LibraryCall *c)
 		p->alignment = operand_alignment(&c->operands[i], p->alignment);
 }
 
+/* Bytes of the images that a convolution for matrix units moves to scratch memory, so that channels are next to each other,
+ * or back: each image is read and written once more. */
+static double
+moved_bytes(const LibraryCall *c, Math math)
+{
+	double bytes = 0;
+
+	for (int i = 0; i <= LIBRARY_RESULT; i++) {
+		const LibraryOperand *o = &c->operands[i];
+		if (library_conv_operands[c->kind][i] != CONV_W && !library_is_channels_last(o))
+			bytes += 2 * library_operand_bytes(o);
+	}
+	return math == MATH_F32 || math == MATH_F64 ? 0 : bytes;
+}
+
 /* The sizes come from the library call, because the kernel's record describes the loops that the call replaces. */
 static void
 work_of_library(Work *w, const Format *f, const LibraryCall *c)
@@ -128,10 +143,12 @@ work_of_library(Work *w, const Format *f, const LibraryCall *c)
 		w->math = MATH_TF32;
 	w->flops = library_flops(c);
 	w->bytes = library_bytes(c);
-	if (c->kind == LIBRARY_DOT)
+	if (c->kind == LIBRARY_DOT) {
 		work_of_product(w, c);
-	else
-		w->class = WORK_CONVOLUTION;
+		return;
+	}
+	w->class = WORK_CONVOLUTION;
+	w->bytes += moved_bytes(c, w->math);
 }
 
 /* ---- kernels */

@@ -175,6 +175,13 @@ typedef struct {
 	const char *doc; /* which axes have factors, and why the other axes have none */
 } PartitionRule;
 
+typedef struct {
+	unsigned operands; /* set of the operands whose channels are moved */
+	bool result;       /* the channels of the result are moved, too */
+	/* Builds the result of n from moved operands. NULL: not possible for this node */
+	Value *(*build)(Builder *b, const Node *n, Value *const *operands);
+} ChannelsLast;
+
 /* Arithmetic operations on elements. +, -, *, /, maximum, minimum, roots, rounding and functions count 1; a fused
  * multiply-add counts 2. Comparisons, choices, logic, conversions and arithmetic on indices count 0. */
 typedef int64_t (*FlopsFn)(const Node *n);
@@ -241,6 +248,9 @@ struct OpRow {
 		 * if they are parameters */
 		adapts;
 	PartitionRule partition;
+	/* How the op computes tensors whose channels are the last axis instead of axis 1. NULL in `build`: an elementwise op,
+	 * which needs no rule, or an op that wants channels as axis 1. */
+	ChannelsLast channels_last;
 	/* Which axes of the results count rows, given the row axes of the operands. NULL: the factors of
 	 * `partition` tell. */
 	void (*batch)(BatchFlow *fl);

@@ -556,6 +556,12 @@ library_flops(const LibraryCall *c)
 }
 
 double
+library_operand_bytes(const LibraryOperand *o)
+{
+	return count_elements(o) * dtype_info[o->dtype].bits / 8;
+}
+
+double
 library_bytes(const LibraryCall *c)
 {
 	double bytes = 0;
@@ -563,7 +569,7 @@ library_bytes(const LibraryCall *c)
 	for (int i = 0; i < N_LIBRARY_OPERANDS; i++) {
 		const LibraryOperand *o = &c->operands[i];
 		if (library_has_operand(c, i))
-			bytes += count_elements(o) * dtype_info[o->dtype].bits / 8;
+			bytes += library_operand_bytes(o);
 	}
 	return bytes;
 }

@@ -123,6 +123,7 @@ int64_t library_axis_size(const LibraryCall *c, ProductAxis axis);
  * other numbers, if they add up another kernel's partial results. */
 double library_flops(const LibraryCall *c);
 double library_bytes(const LibraryCall *c);
+double library_operand_bytes(const LibraryOperand *o);
 
 /* Is the call valid? If not, adds the reason to *why. The other functions here expect a valid call. */
 bool library_call_check(const LibraryCall *c, Text *why);

@@ -186,12 +186,20 @@ group_beside(const StorePlan *p, const Node *other, const Node *n, int latest, I
 	return *space != ITER_NONE ? gi : -1;
 }
 
-/* The group of a reduction of v, if the reduction n fits there, too; -1: there is none. */
+/* The group of a reduction of v, perhaps through reshapes, if n, a reduction of as many elements, fits there, too; -1:
+ * there is none. */
 static int
 sibling_of(const StorePlan *p, const Value *v, const Node *n, int latest, IterSpace *space)
 {
+	bool beside = node_operand(n, 0)->type == v->type;
+
 	for_each_use(v, u) {
-		int gi = group_beside(p, u->user, n, latest, space);
+		Value *y = u->user->n_results ? node_result(u->user, 0) : NULL;
+		int gi = -1;
+		if (beside)
+			gi = group_beside(p, u->user, n, latest, space);
+		else if (y && behind_reshapes(y) != y)
+			gi = sibling_of(p, y, n, latest, space);
 		if (gi >= 0)
 			return gi;
 	}
@@ -203,17 +211,16 @@ sibling_of(const StorePlan *p, const Value *v, const Node *n, int latest, IterSp
 static int
 partials_group(const StorePlan *p, const Node *n, int latest, IterSpace *space)
 {
-	Value *v = node_operand(n, 0);
+	const Value *v = behind_reshapes(node_operand(n, 0));
 
-	if (!p->target->tuning->reduce.merge_sums || !v->node || !reduces(v->node) ||
-	    plan_group_of(p, v) != latest)
+	if (!p->target->tuning->reduce.merge_sums || !v->node || !reduces(v->node) || latest < 0)
 		return -1;
 	const Group *from = &p->groups.at[latest];
 	for (int i = 0; i < from->members.n; i++) {
-		Value *partial = node_result(from->members.at[i], 0);
-		if (!reduces(from->members.at[i]) || partial->type != v->type)
-			continue;
-		int gi = sibling_of(p, partial, n, latest, space);
+		const Node *m = from->members.at[i];
+		int gi = reduces(m) && node_result(m, 0)->type == v->type
+		                 ? sibling_of(p, node_result(m, 0), n, latest, space)
+		                 : -1;
 		if (gi >= 0)
 			return gi;
 	}

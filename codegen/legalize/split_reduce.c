@@ -17,6 +17,8 @@ enum { BLOCK = UNIT_BLOCK, LONG_SUM = 1 << 16 };
 /* the most elementwise nodes that may lie between a row's result and the node that reads the row
  * again */
 enum { DEPTH = 12 };
+/* a second reduction of that many chunks of the least size is cut, too */
+enum { MANY_CHUNKS = 8 };
 
 static Builder
 builder_before(Node *n)
@@ -111,9 +113,9 @@ replace(Builder *b, Node *n, Value *result)
 	node_erase(n);
 }
 
-/* Replaces n by two reductions. Partial results are not rounded to fewer bits than f32 before they are
- * added. */
-static void
+/* Replaces n by two reductions. Returns the second one. Partial results are not rounded to fewer bits than f32
+ * before they are added. */
+static Node *
 cut_reduce(Node *n, const ReduceCut *cut)
 {
 	Builder b = builder_before(n);
@@ -127,7 +129,9 @@ cut_reduce(Node *n, const ReduceCut *cut)
 	 * them. */
 	if (n->function->role == ROLE_UPDATE || n->function->role == ROLE_REFRESH)
 		partial = b_unary(&b, OP_barrier, partial);
-	replace(&b, n, b_cast(&b, b_reduce(&b, kind, partial, cut->outer), dtype));
+	Value *sum = b_reduce(&b, kind, partial, cut->outer);
+	replace(&b, n, b_cast(&b, sum, dtype));
+	return sum->node;
 }
 
 /* Replaces n by two reductions: one over the longest slice whose length is a multiple of
@@ -279,8 +283,12 @@ split(Node *n, const Forms *forms, const Target *t, int64_t parts)
 		n = part_from_rest(n, cut.whole, missing);
 		cut = cut_axes(node_operand(n, 0)->type, &a->axes, wanted);
 	}
-	if (cut.chunks > 1 && cut.inner.n > 0)
-		cut_reduce(n, &cut);
+	if (cut.chunks <= 1 || cut.inner.n == 0)
+		return;
+	n = cut_reduce(n, &cut);
+	/* So many partial results that few teams take longer to add them up than to start once more. */
+	if (t->kind == TARGET_TEAMS && cut.chunks >= MANY_CHUNKS * tiles->chunk_rows)
+		split(n, forms, t, parts);
 }
 
 void

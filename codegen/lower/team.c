@@ -204,11 +204,19 @@ int
 nest_spread_loop(const Lower *lw, const LoopNest *nest)
 {
 	const Kernel *k = lw->lb->k;
-	int last = nest->n - 1, at = last, members = members_of(k);
+	int last = nest->n - 1, at = last, members = members_of(k), longest = last;
 
 	while (at > 0 && nest->at[at].extent < members)
 		at--;
-	return at >= 0 && nest->at[at].extent >= members ? at : last;
+	if (at >= 0 && nest->at[at].extent >= members)
+		return at;
+	if (k->n_team == 0 || nest->at[last].extent >= lw->target->tuning->reduce.row_members)
+		return last;
+	/* A few iterations would leave most members idle, such as three colors of images. */
+	for (int i = last - 1; i >= 0; i--)
+		if (nest->at[i].extent > nest->at[longest].extent)
+			longest = i;
+	return longest;
 }
 
 int

@@ -616,7 +616,7 @@ conv_allow_tf32(void *attr)
 #define CONV_DOC                                                                                         \
 	"batch; groups, or input and output channels if there is one group; spatial axes whose windows " \
 	"neither overlap nor begin before x. Other spatial axes would need a halo"
-#define CONV_ROW(op, text, x, y, z, field_table, weights, floats)                          \
+#define CONV_ROW(op, text, x, y, z, field_table, weights, floats, images, gives_image)     \
 	const OpRow op_##op = {.name = #op,                                                \
 	                       .doc = text,                                                \
 	                       .operands = {{x, OPERAND_REQUIRED}, {y, OPERAND_REQUIRED}}, \
@@ -638,12 +638,14 @@ conv_allow_tf32(void *attr)
 	                       .as_floats = floats,                                        \
 	                       .leaves_range = (floats) != 0,                              \
 	                       .partition = {op##_factors, op##_cut, CONV_DOC},            \
+	                       .channels_last = {images, gives_image, conv_channels_last}, \
 	                       .samples = op##_samples};
 #define conv_grad_name conv_grad
 #define conv_grad_input_grad_name conv_grad_input_grad
 #define conv_grad_weight_grad_name conv_grad_weight_grad
 CONV_ROW(conv, "convolution (cross-correlation), grouped", "x", "w", "y", conv_fields, OPERAND(1),
-         OPERAND(0) | OPERAND(1))
+         OPERAND(0) | OPERAND(1), OPERAND(0), true)
 CONV_ROW(conv_grad_input, "adjoint of conv in x: transposed convolution", "dy", "w", "dx",
-         conv_grad_fields, OPERAND(1), 0)
-CONV_ROW(conv_grad_weight, "adjoint of conv in w", "x", "dy", "dw", conv_grad_fields, 0, 0)
+         conv_grad_fields, OPERAND(1), 0, OPERAND(0), true)
+CONV_ROW(conv_grad_weight, "adjoint of conv in w", "x", "dy", "dw", conv_grad_fields, 0, 0,
+         OPERAND(0) | OPERAND(1), false)

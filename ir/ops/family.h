@@ -49,4 +49,13 @@ Value *join_pads(Builder *b, Value *x, Value *y);
  * the same micro-batch. */
 Value *add_to_scatter(Builder *b, Node *n);
 
+/* ---- channels_last.c: for the column `channels_last` */
+Value *conv_channels_last(Builder *b, const Node *n, Value *const *operands);
+Value *pool_channels_last(Builder *b, const Node *n, Value *const *operands);
+Value *broadcast_channels_last(Builder *b, const Node *n, Value *const *operands);
+Value *reduce_channels_last(Builder *b, const Node *n, Value *const *operands);
+Value *pad_channels_last(Builder *b, const Node *n, Value *const *operands);
+Value *slice_channels_last(Builder *b, const Node *n, Value *const *operands);
+Value *concat_channels_last(Builder *b, const Node *n, Value *const *operands);
+
 #endif

@@ -247,6 +247,7 @@ const OpRow op_pad = {
 	.flops = flops_none,
 	.precision = PRECISION_FOLLOW,
 	.as_floats = OPERAND(0),
+	.channels_last = {OPERAND(0), true, pad_channels_last},
 	.partition =
 		{.factors = pad_factors,
                  .doc = "axes without padding, and axes where low + high = interior; other axes would need a halo"},
@@ -382,6 +383,7 @@ const OpRow op_concat = {
 	.flops = flops_none,
 	.precision = PRECISION_FOLLOW,
 	.as_floats = EVERY_OPERAND,
+	.channels_last = {EVERY_OPERAND, true, concat_channels_last},
 	.partition = {.factors = concat_factors, .doc = "every axis but the joined one"},
 	.batch = batch_concat,
 	.simplify = concat_simplify};

@@ -336,6 +336,7 @@ const OpRow op_pool = {
 	.flops = pool_flops,
 	.precision = PRECISION_HIGH,
 	.as_floats = OPERAND(0),
+	.channels_last = {OPERAND(0) | OPERAND(1), true, pool_channels_last},
 	.partition = {.factors = pool_factors, .doc = POOL_DOC}};
 const OpRow op_pool_grad = {
 	COLUMNS(pool_grad, PoolAttr, pool_grad_fields, pool_grad_grad, "adjoint of pool"),
@@ -344,6 +345,7 @@ const OpRow op_pool_grad = {
 	.fuse = FUSE_OPAQUE,
 	.flops = pool_grad_flops,
 	.precision = PRECISION_HIGH,
+	.channels_last = {OPERAND(0) | OPERAND(1), true, pool_channels_last},
 	.partition = {pool_grad_factors, pool_grad_cut, POOL_DOC}};
 const OpRow op_pool_gather = {COLUMNS(pool_gather, PoolAttr, pool_gather_fields, pool_gather_grad,
                                       "elements of g at each window's maximum of x"),
@@ -352,4 +354,5 @@ const OpRow op_pool_gather = {COLUMNS(pool_gather, PoolAttr, pool_gather_fields,
                               .fuse = FUSE_OPAQUE,
                               .flops = pool_flops,
                               .precision = PRECISION_FOLLOW,
+                              .channels_last = {OPERAND(0) | OPERAND(1), true, pool_channels_last},
                               .partition = {.factors = pool_factors, .doc = POOL_DOC}};

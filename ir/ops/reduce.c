@@ -218,6 +218,7 @@ const OpRow op_reduce = {
 	.precision = PRECISION_HIGH,
 	.as_floats = OPERAND(0),
 	.leaves_range = true,
+	.channels_last = {.operands = OPERAND(0), .build = reduce_channels_last},
 	.partition =
 		{.factors = reduce_factors,
                  .doc = "every axis; along a reduced axis the results of parts are combined by `kind`"},

@@ -147,6 +147,7 @@ const OpRow op_broadcast = {
 	.flops = flops_none,
 	.precision = PRECISION_FOLLOW,
 	.as_floats = OPERAND(0),
+	.channels_last = {.result = true, .build = broadcast_channels_last},
 	.partition = {.factors = broadcast_factors,
                       .attrs = broadcast_cut,
                       .doc = "every axis of y; along a new axis every part has all of x"},
@@ -611,6 +612,7 @@ const OpRow op_slice = {
 	.flops = flops_none,
 	.precision = PRECISION_FOLLOW,
 	.as_floats = OPERAND(0),
+	.channels_last = {OPERAND(0), true, slice_channels_last},
 	.partition =
 		{.factors = slice_factors,
                  .attrs = slice_cut,

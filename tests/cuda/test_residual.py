@@ -1,7 +1,11 @@
-"""A residual block with batch norms whose channels no kernel keeps near (pass merge_sums): losses, norms of gradients and running statistics are
-those of the CPU, which sums distances from the mean in a second read."""
+"""A residual block in bf16, whose images have channels last (pass layouts), with batch norms whose channels no kernel keeps near (merge_sums):
+losses, norms of gradients and running statistics are those of the CPU, which has neither."""
+import re
+import subprocess
+
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 from pretended import ON_CPU, ON_GPU
 from tolerances import limit
@@ -35,13 +39,27 @@ def block():
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
 
 
-def test_steps(gpu, tmp_path):
+@pytest.fixture(scope="module")
+def exe(gpu):
     rng = np.random.default_rng(4)
     inputs = {"x": (5 + rng.standard_normal((STEPS * BATCH, 3, SIZE, SIZE))).astype(np.float32), "labels": rng.integers(0, 3, STEPS * BATCH)}
-    exe = gpu.compile_model(block(), inputs, "--loss=cross_entropy", "--optimizer=sgd", f"--batch={BATCH}", "--precision=bf16",
-                            train=["--lr=0.05", f"--steps={STEPS}"])
+    return gpu.compile_model(block(), inputs, "--loss=cross_entropy", "--optimizer=sgd", f"--batch={BATCH}", "--precision=bf16",
+                             train=["--lr=0.05", f"--steps={STEPS}"])
+
+
+def test_the_library_reads_channels_last(gpu, exe):
+    """Of images of 8 channels; filters are dense."""
+    text = subprocess.run([gpu.gradc, "dump", exe.path, "--stage=schedule"], text=True, capture_output=True, check=True).stdout
+    image, strides = rf"= bf16\[{BATCH},{CHANNELS},{SIZE},{SIZE}\] at \d+", rf" by \[{CHANNELS * SIZE * SIZE},1,{CHANNELS * SIZE},{CHANNELS}\]"
+    on_cpu, on_gpu = text.split(" for cuda-sm_90:", 1)
+    assert len(re.findall(image, on_gpu)) == len(re.findall(image + strides, on_gpu)) > 8
+    assert len(re.findall(image, on_cpu)) > 8 and not re.search(image + strides, on_cpu)
+
+
+@pytest.mark.parametrize("libraries", ["on", "off"])
+def test_steps(gpu, exe, tmp_path, libraries):
     trainer, near = gpu.trainer(exe, tmp_path), limit("devices f32")
-    (on_gpu, got), (on_cpu, want) = (trainer.result(device, name=device[9:])[:2] for device in (ON_GPU, ON_CPU))
+    (on_gpu, got), (on_cpu, want) = (trainer.result(device, f"--libraries={libraries}", name=device[9:])[:2] for device in (ON_GPU, ON_CPU))
     assert len(on_gpu) == len(on_cpu) == STEPS
     for a, b in zip(on_gpu, on_cpu):
         assert abs(a["loss"] - b["loss"]) <= near * b["loss"]

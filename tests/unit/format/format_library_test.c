@@ -85,6 +85,9 @@ static const LibraryCase library_cases[] = {
 	CASE(CONV, dilation[0], INT64_MAX, "dilation is"),
 	CASE(CONV, low[0], -1, "low is -1"),
 	CASE(CONV, FIRST.strides[0], 3, "shapes are not those of a conv"),
+	/* channels last: of images with one channel only the stride of its axis differs; filters are dense */
+	CASE(CONV, FIRST.strides[1], 1, NULL),
+	CASE(CONV, operands[LIBRARY_SECOND].strides[1], 1, "shapes are not those of a conv"),
 	CASE(CONV_GRAD_INPUT, RESULT.dims[1], INT64_C(1) << 40, "shapes are not"),
 };
 static const LibraryCase *library_case; /* the case that add_library adds */
@@ -168,6 +171,7 @@ test_library_calls(void **state)
 		"z = f64[1,1] at 3, epilogue = gelu}",
 		"z = f64[1,1] at 3, epilogue = dgelu, aux = f64[1,1] at 2}",
 		"dot {x = f64[1,2] at 0",
+		"conv {x = f64[1,1,2] at 0 by [2,1,1], w = f64[1,1,2] at 1, y",
 	};
 	int n = 0;
 

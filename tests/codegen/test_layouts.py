@@ -1,0 +1,61 @@
+"""Images whose channels are the last axis (pass layouts): kernels of teams give what they give with channels as axis 1."""
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from team_lines import Library, numbers, typed
+
+TARGET = "cuda-sm_90"
+AS_IT_IS = ("simplify", "rematerialize", "legalize", "fuse", "lower")
+SAME = "stride = [1,1], low = [1,1], high = [1,1], dilation = [1,1], groups = 1"
+HALF = "stride = [2,2], low = [1,0], high = [0,1], dilation = [1,2], groups = 1"
+WINDOW = "window = [3,2], stride = [2,1], low = [1,0], high = [1,1], dilation = [1,1]"
+X, W = (2, 32, 20, 24), (32, 32, 3, 3)
+
+
+def function(nodes, results, *operands):
+    """nodes: (text, shape); %x, %w and %y are images, filters and images."""
+    names = {"%x": "%a0", "%w": "%a1", "%y": "%a2"}
+    lines = [f"  %{i} = {text} : {typed('f32', shape)}" for i, (text, shape) in enumerate(nodes)]
+    body = "\n".join(lines)
+    for name, number in names.items():
+        body = body.replace(name, number)
+    given = list(operands or (("f32", X), ("f32", W), ("f32", X)))
+    types = [("f32", nodes[i][1]) for i in results]
+    parameters = ", ".join(f"%a{i}: {typed(*o)}" for i, o in enumerate(given))
+    text = f"({parameters}) -> ({', '.join(typed(*t) for t in types)}) {{\n{body}\n  return {', '.join(f'%{i}' for i in results)}\n}}\n"
+    return SimpleNamespace(text=text, operands=given, results=types)
+
+
+def conv(of, attributes=SAME, shape=X):
+    return f"conv {of}, %w {{{attributes}, allow_tf32 = true}}", shape
+
+
+SMALL = (2, 32, 10, 11)
+CASES = {
+    "strides": function([conv("%x", HALF, SMALL), conv("%0", SAME, SMALL)], [1]),
+    "adjoints": function([conv("%x"), conv("%0"), (f"conv_grad_input %1, %w {{{SAME}, size = [20,24], allow_tf32 = true}}", X),
+                          (f"conv_grad_weight %x, %2 {{{SAME}, size = [3,3], allow_tf32 = true}}", W)], [2, 3]),
+    "pools": function([conv("%x"), (f"pool %0 {{kind = max, {WINDOW}}}", (2, 32, 10, 24)), (f"pool %0 {{kind = sum, {WINDOW}}}", (2, 32, 10, 24)),
+                       ("add %1, %2", (2, 32, 10, 24)), (f"pool_grad %3, %0 {{kind = max, {WINDOW}}}", X),
+                       (f"pool_grad %3 {{kind = sum, {WINDOW}, size = [20,24]}}", X), ("sub %4, %5", X), conv("%6")], [3, 7]),
+    "sums": function([conv("%x"), conv("%0"), ("reduce %1 {kind = sum, axes = [0,2,3]}", (32,)), ("reduce %1 {kind = max, axes = [2]}", (2, 32, 24)),
+                      ("reduce %1 {kind = sum, axes = [0]}", (32, 20, 24)), ("broadcast %4 {shape = [2,32,20,24], axes = [1,2,3]}", X),
+                      ("broadcast %3 {shape = [2,32,20,24], axes = [0,1,3]}", X), ("mul %5, %6", X), ("add %7, %1", X), conv("%8")], [2, 3, 9]),
+    "pieces": function([conv("%x"), ("pad %0 {low = [0,1,2,0], high = [0,0,1,0], interior = [0,0,0,1], value = 3}", (2, 33, 23, 47)),
+                        ("slice %1 {start = [0,1,0,1], stop = [2,33,20,47], step = [1,1,1,2]}", (2, 32, 20, 23)),
+                        ("slice %0 {start = [0,0,0,0], stop = [2,32,20,1], step = [1,1,1,1]}", (2, 32, 20, 1)),
+                        ("concat %2, %3 {axis = 3}", X), conv("%4"), ("reverse %5 {axes = [2]}", X)], [6]),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_results_are_the_same(run, tmp_path, name):
+    f = CASES[name]
+    (tmp_path / "last").mkdir()
+    last = Library(run, tmp_path / "last", TARGET, [f], ("layouts", *AS_IT_IS))
+    first = Library(run, tmp_path, TARGET, [f], AS_IT_IS)
+    assert "channels_last" not in first.text and "by [" in last.text and "by [" not in first.text
+    operands = [x / 8 for x in numbers(f.operands)]
+    for got, want in zip(last.call(0, operands), first.call(0, operands)):
+        assert np.linalg.norm(got - want) <= 1e-6 * np.linalg.norm(want)
