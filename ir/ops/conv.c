@@ -508,6 +508,42 @@ conv_grad_weight_cut(Module *m, Cut *cut)
 	conv_cut_of(cut, x, cut->result[0], cut->result[0]);
 }
 
+/* Does every window have one element, and every element of x a window? */
+static bool
+is_pointwise(const ConvShape *s)
+{
+	bool is = s->a->groups == 1 && s->window->n == 1;
+
+	for (int i = 0; is && i < s->x_space->rank; i++)
+		is = s->a->stride.at[i] == 1 && s->a->low.at[i] == 0 && s->a->high.at[i] == 0;
+	return is;
+}
+
+/* With channels last and windows of one element, dw is a product of two matrices whose rows are the places of all
+ * images. It is built where dw has more bits than x and dy: cuDNN has no such gradient of filters, but libraries have
+ * such products. */
+static Value *
+conv_grad_weight_simplify(Builder *b, Node *n)
+{
+	ConvShape s = conv_shapes(b->m, n);
+	DotAttr dot = {.x_contract = {.n = 1, .at = {0}},
+	               .y_contract = {.n = 1, .at = {0}},
+	               .dtype = s.a->dtype,
+	               .allow_tf32 = s.a->allow_tf32};
+	int64_t rows = s.y->dims[0] * s.y_space->n;
+
+	bool wider = dtype_info[s.w->dtype].bits > dtype_info[s.x->dtype].bits;
+
+	if (!s.a->channels_last || !wider || !is_pointwise(&s) || rows == 0)
+		return NULL;
+	/* x also gets the axes of the window, so that the result has dw's shape */
+	Ints matrix = ints_of_type(s.w);
+	matrix.at[0] = rows;
+	Value *x = b_reshape(b, s.p, matrix);
+	Value *dy = b_reshape(b, s.q, (Ints){.n = 2, .at = {rows, s.y->dims[1]}});
+	return build(b, OP_dot, 2, (Value *[]){dy, x}, &dot);
+}
+
 /* The bias is a vector along the channels. */
 static Value *
 conv_bias(const Node *n, const Node *reader)
@@ -616,36 +652,37 @@ conv_allow_tf32(void *attr)
 #define CONV_DOC                                                                                         \
 	"batch; groups, or input and output channels if there is one group; spatial axes whose windows " \
 	"neither overlap nor begin before x. Other spatial axes would need a halo"
-#define CONV_ROW(op, text, x, y, z, field_table, weights, floats, images, gives_image)     \
-	const OpRow op_##op = {.name = #op,                                                \
-	                       .doc = text,                                                \
-	                       .operands = {{x, OPERAND_REQUIRED}, {y, OPERAND_REQUIRED}}, \
-	                       .results = {z},                                             \
-	                       .fields = field_table,                                      \
-	                       .attr_size = sizeof(ConvAttr),                              \
-	                       .infer = op##_infer,                                        \
-	                       .eval = op##_eval,                                          \
-	                       .grad = op##_grad_name,                                     \
-	                       .fuse = FUSE_OPAQUE,                                        \
-	                       .bias = conv_bias,                                          \
-	                       .allow_tf32 = conv_allow_tf32,                              \
-	                       .flops = op##_flops,                                        \
-	                       .precision = PRECISION_LOW,                                 \
-	                       .quantizes = OPERAND(0) | OPERAND(1),                       \
-	                       .channel = op##_channel,                                    \
-	                       .sums = op##_sums,                                          \
-	                       .adapts = weights,                                          \
-	                       .as_floats = floats,                                        \
-	                       .leaves_range = (floats) != 0,                              \
-	                       .partition = {op##_factors, op##_cut, CONV_DOC},            \
-	                       .channels_last = {images, gives_image, conv_channels_last}, \
+#define CONV_ROW(op, text, x, y, z, field_table, weights, floats, images, gives_image, simpler) \
+	const OpRow op_##op = {.name = #op,                                                     \
+	                       .doc = text,                                                     \
+	                       .operands = {{x, OPERAND_REQUIRED}, {y, OPERAND_REQUIRED}},      \
+	                       .results = {z},                                                  \
+	                       .fields = field_table,                                           \
+	                       .attr_size = sizeof(ConvAttr),                                   \
+	                       .infer = op##_infer,                                             \
+	                       .eval = op##_eval,                                               \
+	                       .grad = op##_grad_name,                                          \
+	                       .fuse = FUSE_OPAQUE,                                             \
+	                       .bias = conv_bias,                                               \
+	                       .allow_tf32 = conv_allow_tf32,                                   \
+	                       .flops = op##_flops,                                             \
+	                       .precision = PRECISION_LOW,                                      \
+	                       .quantizes = OPERAND(0) | OPERAND(1),                            \
+	                       .channel = op##_channel,                                         \
+	                       .sums = op##_sums,                                               \
+	                       .adapts = weights,                                               \
+	                       .as_floats = floats,                                             \
+	                       .leaves_range = (floats) != 0,                                   \
+	                       .partition = {op##_factors, op##_cut, CONV_DOC},                 \
+	                       .channels_last = {images, gives_image, conv_channels_last},      \
+	                       .simplify = simpler,                                             \
 	                       .samples = op##_samples};
 #define conv_grad_name conv_grad
 #define conv_grad_input_grad_name conv_grad_input_grad
 #define conv_grad_weight_grad_name conv_grad_weight_grad
 CONV_ROW(conv, "convolution (cross-correlation), grouped", "x", "w", "y", conv_fields, OPERAND(1),
-         OPERAND(0) | OPERAND(1), OPERAND(0), true)
+         OPERAND(0) | OPERAND(1), OPERAND(0), true, NULL)
 CONV_ROW(conv_grad_input, "adjoint of conv in x: transposed convolution", "dy", "w", "dx",
-         conv_grad_fields, OPERAND(1), 0, OPERAND(0), true)
+         conv_grad_fields, OPERAND(1), 0, OPERAND(0), true, NULL)
 CONV_ROW(conv_grad_weight, "adjoint of conv in w", "x", "dy", "dw", conv_grad_fields, 0, 0,
-         OPERAND(0) | OPERAND(1), false)
+         OPERAND(0) | OPERAND(1), false, conv_grad_weight_simplify)
