@@ -190,14 +190,14 @@ is_of_chain(Layouts *l, const Value *v)
 
 /* Builds n from operands with channels last, and lets its readers read the result. */
 static void
-rewrite(Node *n)
+rewrite(Pass *p, Node *n)
 {
 	Builder b = {.m = n->function->module,
 	             .f = n->function,
 	             .before = n,
 	             .loc = n->loc,
 	             .phase = n->phase};
-	Value *operands[MAX_OPERANDS], *y;
+	Value **operands = NEW_ARRAY(p->scratch, Value *, n->n_operands), *y;
 
 	for (int i = 0; i < n->n_operands; i++)
 		operands[i] = reads_image(n, i) ? with_channels_last(&b, node_operand(n, i))
@@ -223,12 +223,12 @@ change_layouts(Pass *p, const Target *target, Function *f)
 
 	find_chains(&l, f);
 	for_each_node(f, n) {
-		const Value *image = connect_images(&l, n);
+		const Value *image = connect_images(&l, n); /* they are connected already */
 		of_chain[n->id] = n->n_results == 1 && image && is_of_chain(&l, image);
 	}
 	for_each_node(f, n)
 		if (of_chain[n->id]) {
-			rewrite(n);
+			rewrite(p, n);
 			changed = true;
 		}
 	return changed;

@@ -48,6 +48,8 @@ CASES = {
     "sums": function([conv("%x"), conv("%0"), ("reduce %1 {kind = sum, axes = [0,2,3]}", (32,)), ("reduce %1 {kind = max, axes = [2]}", (2, 32, 24)),
                       ("reduce %1 {kind = sum, axes = [0]}", (32, 20, 24)), ("broadcast %4 {shape = [2,32,20,24], axes = [1,2,3]}", X),
                       ("broadcast %3 {shape = [2,32,20,24], axes = [0,1,3]}", X), ("mul %5, %6", X), ("add %7, %1", X), conv("%8")], [2, 3, 9]),
+    "many": function([conv("%x"), ("slice %0 {start = [0,0,0,0], stop = [2,4,20,24], step = [1,1,1,1]}", (2, 4, 20, 24)),
+                      ("concat %1, %1, %1, %1, %1, %1, %1, %1 {axis = 1}", X), conv("%2")], [3]),
     "pieces": function([conv("%x"), ("pad %0 {low = [0,1,2,0], high = [0,0,1,0], interior = [0,0,0,1], value = 3}", (2, 33, 23, 47)),
                         ("slice %1 {start = [0,1,0,1], stop = [2,33,20,47], step = [1,1,1,2]}", (2, 32, 20, 23)),
                         ("slice %0 {start = [0,0,0,0], stop = [2,32,20,1], step = [1,1,1,1]}", (2, 32, 20, 1)),
