@@ -36,6 +36,7 @@ typedef struct {
 typedef struct {
 	Ints axes;
 	Value *sum;
+	int place; /* of the sum that it replaces */
 } MergedSum;
 
 static const Ints *
@@ -165,14 +166,23 @@ same_axes(const Ints *a, const Ints *b)
 	return same;
 }
 
+static int
+place_of(const Merge *s, const Value *v)
+{
+	return v->id < s->n_values ? s->place[v->id] : 0;
+}
+
 /* The sum of x over the same axes that comes before `later`. NULL: there is no such sum. */
 static Node *
 sum_before(const Merge *s, const Value *x, const Node *later)
 {
 	for_each_use(x, u) {
 		Node *n = u->user;
-		if (is_long_sum(s, n) && same_axes(reduced_axes(n), reduced_axes(later)) &&
-		    depth_of(s, node_result(n, 0)) < depth_of(s, node_result(later, 0)))
+		const Value *y = n->n_results ? node_result(n, 0) : NULL;
+		if (y && y->id < s->n_values && is_long_sum(s, n) &&
+		    same_axes(reduced_axes(n), reduced_axes(later)) &&
+		    place_of(s, y) < place_of(s, node_result(later, 0)) &&
+		    depth_of(s, y) < depth_of(s, node_result(later, 0)))
 			return n;
 	}
 	return NULL;
@@ -216,7 +226,7 @@ merge_squares(const Merge *s, Node *squares)
 	Value *sum = b_binary(&b, OP_add, s1, b_with(&b, OP_mul, k, n));
 
 	MergedSum *merged = NEW(s->arena, MergedSum);
-	*merged = (MergedSum){*reduced_axes(first), sum};
+	*merged = (MergedSum){*reduced_axes(first), sum, place_of(s, node_result(first, 0))};
 	intmap_put(s->merged, x->id, (uint64_t)(uintptr_t)merged);
 	value_replace_uses(node_result(first, 0), sum);
 	node_erase(first);
@@ -240,20 +250,40 @@ typedef struct {
 	Builder b;
 	IntMap *sums; /* by value id: the sum of a term */
 	int n_terms;
-	Node *last;  /* the last node of a term or factor: sums of terms can be computed after it */
+	/* the last node of a term, a factor or a known sum, and its place: sums can be computed after it */
+	Node *last;
+	int last_place;
 	bool builds; /* false: only asks whether every term can be summed earlier than `sum` */
 } Linear;
 
 static Value *sum_of(Linear *l, Value *v);
 
+static void
+note_node(Linear *l, Node *n, int place)
+{
+	if (n && (!l->last || l->last_place < place)) {
+		l->last = n;
+		l->last_place = place;
+	}
+}
+
 /* Takes note of a term or factor. */
 static void
 note_term(Linear *l, const Value *v)
 {
-	const int *place = l->merge->place;
+	note_node(l, v->node, place_of(l->merge, v));
+}
 
-	if (v->node && (!l->last || place[node_result(l->last, 0)->id] < place[v->id]))
-		l->last = v->node;
+/* The sum of v that merge_squares has made. NULL: there is none over these axes. */
+static const MergedSum *
+merged_sum(const Linear *l, const Value *v)
+{
+	uint64_t known;
+
+	if (!intmap_get(l->merge->merged, v->id, &known))
+		return NULL;
+	const MergedSum *m = (const MergedSum *)(uintptr_t)known;
+	return same_axes(&m->axes, reduced_axes(l->sum)) ? m : NULL;
 }
 
 /* The sum of op(x, y), from the sums of x and y. */
@@ -280,7 +310,7 @@ static Value *
 sum_of_term(Linear *l, Value *v)
 {
 	const Merge *s = l->merge;
-	uint64_t known;
+	const MergedSum *merged = merged_sum(l, v);
 
 	note_term(l, v);
 	if (is_constant_along(v, reduced_axes(l->sum)))
@@ -289,14 +319,11 @@ sum_of_term(Linear *l, Value *v)
 		                 : v;
 	if (depth_of(s, v) + 1 >= depth_of(s, node_result(l->sum, 0)))
 		return NULL;
-	if (!l->builds)
-		return v;
-	if (intmap_get(s->merged, v->id, &known)) {
-		const MergedSum *merged = (const MergedSum *)(uintptr_t)known;
-		if (same_axes(&merged->axes, reduced_axes(l->sum)))
-			return merged->sum;
+	if (merged) {
+		note_node(l, merged->sum->node, merged->place);
+		return merged->sum;
 	}
-	return b_reduce(&l->b, REDUCE_SUM, v, *reduced_axes(l->sum));
+	return l->builds ? b_reduce(&l->b, REDUCE_SUM, v, *reduced_axes(l->sum)) : v;
 }
 
 static Value *
