@@ -4,7 +4,7 @@
  *
  * A chain is all values that ops with a rule (elementwise ops, and column `channels_last`) connect. Example: conv, add,
  * relu, conv becomes transpose, conv, add, relu, conv, transpose. A chain is left as it is if a convolution in it is not
- * for matrix units, or has groups, or if it has too few convolutions (LibraryLimits.least_chain). Filters stay as they
+ * for matrix units, or has groups, or if the transposes at its ends would move as many bytes as the library. Filters stay as they
  * are: the library moves them, which takes little time, because filters are small.
  *
  * The pass goes through the nodes in order. It builds each node of a chain from transposed operands. Its readers get the
@@ -21,7 +21,11 @@ typedef struct {
 	const Target *target;
 	uint32_t n_values; /* values of the function before the pass */
 	uint32_t *chain;   /* by value id: another value of the same chain, or the value itself */
-	int *convolutions; /* by the id of a chain's first value; -1: the chain stays as it is */
+	/* By the id of a chain's first value: bytes that the library would move, less those that transposes at the ends
+	 * move; and may the layout change? */
+	int64_t *saved;
+	bool *refused;
+	bool *counted; /* by value id: have the transposes been counted? */
 } Layouts;
 
 /* ---- chains */
@@ -120,6 +124,36 @@ connect_images(Layouts *l, const Node *n)
 	return any;
 }
 
+/* Counts the bytes of images that the library would read and write once more, for a convolution. */
+static void
+count_convolution(Layouts *l, const Node *n)
+{
+	uint32_t chain = chain_of(l, node_operand(n, 0));
+
+	l->refused[chain] |= !wants_channels_last(l, n);
+	for (int i = 0; i < n->n_operands; i++)
+		if (reads_image(n, i))
+			l->saved[chain] += 2 * type_bytes(node_operand(n, i)->type);
+	if (gives_image(n))
+		l->saved[chain] += 2 * type_bytes(node_result(n, 0)->type);
+}
+
+/* Counts the bytes that a transpose of v would move, if v is an end of its chain: an image that no node of the chain makes,
+ * or that other nodes read, too. */
+static void
+count_end(Layouts *l, const Value *v)
+{
+	bool end = !v->node || !gives_image(v->node);
+
+	if (l->counted[v->id])
+		return;
+	l->counted[v->id] = true;
+	for_each_use(v, u)
+		end |= !reads_image(u->user, use_index(u));
+	if (end)
+		l->saved[chain_of(l, v)] -= 2 * type_bytes(v->type);
+}
+
 static void
 find_chains(Layouts *l, const Function *f)
 {
@@ -128,13 +162,15 @@ find_chains(Layouts *l, const Function *f)
 	for_each_node(f, n)
 		connect_images(l, n);
 	for_each_node(f, n) {
-		if (!is_convolution(n))
+		if (!connect_images(l, n)) /* they are connected already */
 			continue;
-		int *count = &l->convolutions[chain_of(l, node_operand(n, 0))];
-		if (!wants_channels_last(l, n))
-			*count = -1;
-		else if (*count >= 0 && n->op == OP_conv)
-			++*count;
+		if (is_convolution(n))
+			count_convolution(l, n);
+		if (gives_image(n))
+			count_end(l, node_result(n, 0));
+		for (int i = 0; i < n->n_operands; i++)
+			if (reads_image(n, i) && !is_repeated(node_operand(n, i)))
+				count_end(l, node_operand(n, i));
 	}
 }
 
@@ -182,10 +218,11 @@ with_channels_last(Builder *b, Value *v)
 }
 
 static bool
-is_of_chain(Layouts *l, const Value *v)
+changes_layout(Layouts *l, const Value *image)
 {
-	return v->id < l->n_values &&
-	       l->convolutions[chain_of(l, v)] >= l->target->tuning->library.least_chain;
+	uint32_t chain = chain_of(l, image);
+
+	return !l->refused[chain] && l->saved[chain] > 0;
 }
 
 /* Builds n from operands with channels last, and lets its readers read the result. */
@@ -218,13 +255,15 @@ change_layouts(Pass *p, const Target *target, Function *f)
 	Layouts l = {.target = target,
 	             .n_values = f->next_value_id,
 	             .chain = NEW_ARRAY(p->scratch, uint32_t, f->next_value_id),
-	             .convolutions = NEW_ARRAY(p->scratch, int, f->next_value_id)};
+	             .saved = NEW_ARRAY(p->scratch, int64_t, f->next_value_id),
+	             .refused = NEW_ARRAY(p->scratch, bool, f->next_value_id),
+	             .counted = NEW_ARRAY(p->scratch, bool, f->next_value_id)};
 	bool *of_chain = NEW_ARRAY(p->scratch, bool, f->next_node_id), changed = false;
 
 	find_chains(&l, f);
 	for_each_node(f, n) {
-		const Value *image = connect_images(&l, n); /* they are connected already */
-		of_chain[n->id] = n->n_results == 1 && image && is_of_chain(&l, image);
+		const Value *image = connect_images(&l, n);
+		of_chain[n->id] = n->n_results == 1 && image && changes_layout(&l, image);
 	}
 	for_each_node(f, n)
 		if (of_chain[n->id]) {
@@ -241,7 +280,7 @@ run_layouts(Pass *p, Module *m)
 		const Target *target = pass_target(p, f);
 		if (!target)
 			return false;
-		if (target->tuning->library.least_chain && f->kind == FUNCTION_PLAIN)
+		if (target->tuning->library.channels_last && f->kind == FUNCTION_PLAIN)
 			p->changed |= change_layouts(p, target, f);
 	}
 	return true;

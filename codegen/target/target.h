@@ -222,9 +222,9 @@ typedef struct {
 	 * all (pitch.c). */
 	int row_alignment;
 	int64_t least_pitched_row, least_pitched;
-	/* Least convolutions of a chain whose images get their channels as the last axis (the pass
-	 * layouts); 0: images stay as they are. */
-	int least_chain;
+	/* The library's convolutions for matrix units want channels as the last axis, and move images
+	 * of another layout (the pass layouts). */
+	bool channels_last;
 	/* the library takes f16 products as well as bf16 products */
 	bool f16;
 	/* most bytes of scratch memory, for a product and for a convolution */
