@@ -6,7 +6,8 @@
  * products and convolutions are copied to memory if their views would be computed again for every
  * element. Each loop and branch gets functions that no other node runs.
  *
- * Changes no number, except that additions may be done in another order. Takes linear time in the
+ * Changes no number, except that additions may be done in another order, and that gradients of filters may be rounded to 16
+ * bits for a GPU's library. Takes linear time in the
  * number of nodes. */
 #include "codegen/legalize/legalize.h"
 #include "codegen/codegen.h"
@@ -67,6 +68,32 @@ sum_in_f32(Pass *p, const Target *target, Node *n)
 	}
 	Value *wide = build(&b, n->op, n->n_operands, operands, n->attr);
 	value_replace_uses(node_result(n, 0), b_cast(&b, wide, dtype));
+	node_erase(n);
+}
+
+/* Gives a large gradient of filters in f32 from 16-bit images the images' type, if the library has no other: the library adds up
+ * in f32 and rounds the result once, as PyTorch's autocast does. A conversion to f32 follows. */
+static void
+round_filter_gradient(const Target *target, Node *n)
+{
+	const LibraryLimits *l = &target->tuning->library;
+
+	if (n->op != OP_conv_grad_weight || !l->conv_rounds)
+		return;
+	ConvAttr attr = *(const ConvAttr *)n->attr;
+	DType images = node_operand(n, 0)->type->dtype;
+	if (node_result(n, 0)->type->dtype != F32 || dtype_info[images].bits != 16 ||
+	    !library_takes_dtypes(l, n) || op_row(n)->flops(n) < l->least_flops)
+		return;
+	Builder b = {.m = n->function->module,
+	             .f = n->function,
+	             .before = n,
+	             .loc = n->loc,
+	             .phase = n->phase};
+	Value *operands[] = {node_operand(n, 0), node_operand(n, 1)};
+	attr.dtype = 0; /* the operands' */
+	Value *rounded = build(&b, n->op, COUNT(operands), operands, &attr);
+	value_replace_uses(node_result(n, 0), b_cast(&b, rounded, F32));
 	node_erase(n);
 }
 
@@ -171,6 +198,8 @@ run_legalize(Pass *p, Module *m)
 			return false;
 		if (f->kind != FUNCTION_PLAIN)
 			continue;
+		for_each_node(f, n)
+			round_filter_gradient(target, n);
 		compute_beside_readers(f, p->scratch);
 		Value **copies = NEW_ARRAY(p->scratch, Value *, f->next_value_id);
 		for_each_node(f, n)

@@ -115,6 +115,8 @@ const Tuning team_tuning = {
 	 * channels as axis 1, the three convolutions of a layer want scratch memory for both images,
 	 * 129 MB; with channels last, at most 0.3 MB. In tf32 257 and 1.2 MB. */
 	.library.channels_last = true,
+	/* cuDNN 9.19 has no engine for a gradient of filters in f32 from images in bf16. */
+	.library.conv_rounds = true,
 	.library.f16 = true,
 	.library.most_scratch = 64 << 20,
 	/* cuDNN's engines for matrix units convert operands to channels-last in scratch memory. With 64

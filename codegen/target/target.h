@@ -225,6 +225,8 @@ typedef struct {
 	/* The library's convolutions for matrix units want channels as the last axis, and move images
 	 * of another layout (the pass layouts). */
 	bool channels_last;
+	/* the library's convolutions give results of their operands' type only */
+	bool conv_rounds;
 	/* the library takes f16 products as well as bf16 products */
 	bool f16;
 	/* most bytes of scratch memory, for a product and for a convolution */
