@@ -190,20 +190,27 @@ typedef struct {
 	void *gpu;    /* finished descriptor of a described GPU; NULL: the handle's GPU */
 	bool tf32;    /* f32 operands may be rounded to tf32 */
 } CudnnTarget;
+/* A graph, which lives as long as the plans that were made of it. */
 typedef struct {
-	CudnnDescriptors graph, plan;
+	CudnnDescriptors descriptors;
+	void *at; /* the graph's descriptor */
+	int users;
+} CudnnGraph;
+typedef struct {
+	CudnnGraph *graph; /* NULL: the plan was read from text */
+	CudnnDescriptors plan;
 	void *plan_at; /* the plan's descriptor, in `plan` */
 	int64_t workspace, engine;
 } CudnnPlan;
-/* Makes a plan for a call: the one that cuDNN expects to be the fastest, or after it the plan number `skip`. *out must be closed
- * even after an error, which says that there are no more plans. */
-Status cudnn_plan_open(const Cudnn *dnn, const CudnnTarget *target, const LibraryCall *call,
-                       int64_t scratch_limit, int skip, CudnnPlan *out);
+/* Makes up to `most` plans for a call, the one that cuDNN expects to be the fastest first. The caller closes all *n. An error, and
+ * no plan, if cuDNN has none that may be used. */
+Status cudnn_plans_open(const Cudnn *dnn, const CudnnTarget *target, const LibraryCall *call,
+                        int64_t scratch_limit, int most, CudnnPlan *out, int *n);
 /* Appends the plan as JSON, as the library writes it. The text describes the plan and its GPU fully. */
 Status cudnn_plan_print(Text *out, const CudnnPlan *p);
 /* Reads a plan's text. The text must be from the same version of cuDNN and for the same call, because the library trusts the
- * sizes in the text. The library refuses plans for another GPU. If the target does not allow the plan's engine, the error is
- * like that of cudnn_plan_open. */
+ * sizes in the text. The library refuses plans for another GPU. If the target does not allow the plan's engine, that is an
+ * error. *out must be closed even after an error. */
 Status cudnn_plan_read(const Cudnn *dnn, const CudnnTarget *target, const LibraryCall *call,
                        const char *text, int64_t scratch_limit, CudnnPlan *out);
 void cudnn_plan_close(CudnnPlan *p);

@@ -165,43 +165,55 @@ free_configs(const Cudnn *dnn, Configs *c)
 	memory_free(c->at);
 }
 
-/* Makes the plan of a suggested configuration, after *skip others, which it counts down. */
-static bool
-try_heuristic(const Cudnn *dnn, const CudnnTarget *target, const LibraryCall *call, void *graph,
-              int mode, int64_t scratch_limit, int *skip, CudnnPlan *out)
+/* Makes the plans of the suggested configurations that may be used, from out[*n] on. They share the graph. */
+static void
+try_heuristic(const CudnnTarget *target, const LibraryCall *call, CudnnGraph *graph, int mode,
+              int64_t scratch_limit, int most, CudnnPlan *out, int *n)
 {
+	const Cudnn *dnn = graph->descriptors.dnn;
 	CudnnDescriptors d = {.dnn = dnn};
-	bool found = false;
-	Configs configs = all_configs(&d, make_heuristic(&d, target, graph, mode));
+	Configs configs = all_configs(&d, make_heuristic(&d, target, graph->at, mode));
 
-	for (int64_t i = 0; i < configs.n && !found; i++) {
-		if (!take_engine(dnn, target, call, configs.at[i], out) ||
-		    !make_plan(dnn, target, configs.at[i], scratch_limit, out))
+	for (int64_t i = 0; i < configs.n && *n < most; i++) {
+		CudnnPlan *plan = &out[*n];
+		*plan = (CudnnPlan){.plan = {.dnn = dnn}};
+		if (!take_engine(dnn, target, call, configs.at[i], plan) ||
+		    !make_plan(dnn, target, configs.at[i], scratch_limit, plan))
 			continue;
-		found = (*skip)-- == 0;
-		if (!found)
-			cudnn_destroy(&out->plan);
+		plan->graph = graph;
+		graph->users++;
+		(*n)++;
 	}
 	free_configs(dnn, &configs);
 	cudnn_destroy(&d);
-	return found;
+}
+
+static void
+leave_graph(CudnnGraph *graph)
+{
+	if (!graph || --graph->users > 0)
+		return;
+	cudnn_destroy(&graph->descriptors);
+	memory_free(graph);
 }
 
 Status
-cudnn_plan_open(const Cudnn *dnn, const CudnnTarget *target, const LibraryCall *call,
-                int64_t scratch_limit, int skip, CudnnPlan *out)
+cudnn_plans_open(const Cudnn *dnn, const CudnnTarget *target, const LibraryCall *call,
+                 int64_t scratch_limit, int most, CudnnPlan *out, int *n)
 {
 	static const int modes[] = {CUDNN_HEURISTIC_A, CUDNN_HEURISTIC_FALLBACK};
-	bool found = false;
-	void *graph;
+	CudnnGraph *graph = memory_zeroed(1, sizeof(*graph));
 
-	*out = (CudnnPlan){.graph = {.dnn = dnn}, .plan = {.dnn = dnn}};
-	RETURN_IF_ERROR(cudnn_graph(&out->graph, call, target->handle, &graph));
-	for (int i = 0; i < COUNT(modes) && !found; i++)
-		found = try_heuristic(dnn, target, call, graph, modes[i], scratch_limit, &skip,
-		                      out);
-	return found ? NULL
-	             : status_error(EXIT_UNSUPPORTED, "cuDNN has no engine for this convolution");
+	*n = 0;
+	graph->descriptors.dnn = dnn;
+	graph->users = 1;
+	Status status = cudnn_graph(&graph->descriptors, call, target->handle, &graph->at);
+	for (int i = 0; i < COUNT(modes) && !status; i++)
+		try_heuristic(target, call, graph, modes[i], scratch_limit, most, out, n);
+	leave_graph(graph);
+	if (status || *n > 0)
+		return status;
+	return status_error(EXIT_UNSUPPORTED, "cuDNN has no engine for this convolution");
 }
 
 /* ---- plans as text */
@@ -245,7 +257,7 @@ cudnn_plan_read(const Cudnn *dnn, const CudnnTarget *target, const LibraryCall *
 	CudnnDescriptors d = {.dnn = dnn};
 	void *plan = begin_plan(&d, target);
 
-	*out = (CudnnPlan){.graph = {.dnn = dnn}, .plan = {.dnn = dnn}};
+	*out = (CudnnPlan){.plan = {.dnn = dnn}};
 	cudnn_set(&d, plan, CUDNN_PLAN_JSON, CUDNN_CHARACTERS, (int64_t)strlen(text), text);
 	if (!finish_plan(&d, plan, scratch_limit, out))
 		return d.code ? cudnn_status(dnn, d.code, "a plan is not for this GPU")
@@ -262,5 +274,5 @@ void
 cudnn_plan_close(CudnnPlan *p)
 {
 	cudnn_destroy(&p->plan);
-	cudnn_destroy(&p->graph);
+	leave_graph(p->graph);
 }

@@ -454,10 +454,10 @@ GradcFingerprints gradc_fingerprints(Gradc *run);
 
 /* How the engines (algorithms) of a GPU's libraries were chosen: numbers of different calls. */
 typedef struct {
-	int tried;      /* the fastest in trials at the start of this run */
-	int known;      /* chosen by an earlier run */
-	int first;      /* the library's own first choice */
-	int faulty;     /* engines that failed in trials, of this run or earlier runs */
+	int tried;  /* the fastest in trials at the start of this run */
+	int known;  /* chosen by an earlier run */
+	int first;  /* the library's own first choice */
+	int faulty; /* engines of these calls that failed in trials, of this run or earlier runs */
 	double seconds; /* that this run's trials took */
 } GradcEngines;
 GradcEngines gradc_engines(const Gradc *run);

@@ -146,7 +146,7 @@ extern const ConvTensor library_conv_operands[N_LIBRARY_KINDS][3];
 ConvSizes library_conv_sizes(const LibraryCall *c);
 
 /* ---- conv_as_dot.c */
-/* Writes a convolution with windows of one element as a dot; false if it is none. order[i]: the convolution's operand that is
+/* Writes a convolution with windows of one element as a dot; false if the convolution is no product. order[i]: the convolution's operand that is
  * operand i (first, second, result) of the dot. */
 bool library_conv_as_dot(const LibraryCall *c, LibraryCall *dot, int order[3]);
 
@@ -162,7 +162,6 @@ typedef enum {
 	ENGINE_KNOWN, /* taken because an earlier run chose it */
 	ENGINE_TRIED, /* the fastest in this run's trials */
 	ENGINE_FIRST, /* the library's own first choice */
-	ENGINE_LOST,  /* known, but not offered: another engine was taken */
 } EngineUse;
 typedef struct {
 	char *key, *engine;
@@ -172,6 +171,7 @@ typedef struct {
 typedef struct Tunings {
 	TunedEngine *at; /* owned */
 	int n;
+	int n_lost; /* choices of earlier runs that a library did not offer: others took their places */
 	double seconds; /* that this run's trials took */
 } Tunings;
 void tunings_free(Tunings *t);
@@ -179,10 +179,15 @@ void tunings_free(Tunings *t);
 void tunings_parse(Tunings *t, const char *text, size_t n);
 /* The line, without a line break. */
 void tunings_print(const TunedEngine *e, Text *out);
-bool tunings_knows(const Tunings *t, const char *key);         /* a choice or a fault */
-const char *tunings_choice(const Tunings *t, const char *key); /* NULL: none */
+bool tunings_knows(const Tunings *t, const char *key); /* a choice or a fault */
+/* Like tunings_knows; says that this run needs the key's faults, so that its checkpoints keep them. */
+bool tunings_ask(Tunings *t, const char *key);
+const char *tunings_choice(const Tunings *t, const char *key);                    /* NULL: none */
 const char *tunings_fault(const Tunings *t, const char *key, const char *engine); /* NULL: none */
 void tunings_add(Tunings *t, const TunedEngine *e);                               /* copies it */
-void tunings_use(Tunings *t, const char *key, EngineUse use); /* of the key's choice */
+/* Says how this run came to the key's choice, unless it has said so already. */
+void tunings_use(Tunings *t, const char *key, EngineUse use);
+/* Takes another engine in place of the key's choice, which is lost. */
+void tunings_replace(Tunings *t, const TunedEngine *e);
 
 #endif

@@ -47,6 +47,15 @@ tunings_knows(const Tunings *t, const char *key)
 	return false;
 }
 
+bool
+tunings_ask(Tunings *t, const char *key)
+{
+	for (int i = 0; i < t->n; i++)
+		if (t->at[i].fault && strcmp(t->at[i].key, key) == 0)
+			t->at[i].use = ENGINE_KNOWN;
+	return tunings_knows(t, key);
+}
+
 const char *
 tunings_choice(const Tunings *t, const char *key)
 {
@@ -68,8 +77,19 @@ tunings_use(Tunings *t, const char *key, EngineUse use)
 {
 	TunedEngine *e = find(t, key, NULL);
 
-	if (e)
+	if (e && e->use == ENGINE_IDLE)
 		e->use = use;
+}
+
+void
+tunings_replace(Tunings *t, const TunedEngine *e)
+{
+	TunedEngine *old = find(t, e->key, NULL);
+
+	memory_free(old->engine);
+	old->engine = copy(e->engine, strlen(e->engine));
+	old->use = e->use;
+	t->n_lost++;
 }
 
 void
@@ -105,19 +125,37 @@ cut_line(char *line, char *parts[3])
 	return n > 1;
 }
 
+/* A hash of what may stand in the list only once: the key of a choice, or the key and the engine of a fault. */
+static uint64_t
+hash_of(const char *key, const char *engine, bool fault)
+{
+	uint64_t h = hash_bytes(key, strlen(key), 0);
+
+	return fault ? hash_bytes(engine, strlen(engine), h) : h;
+}
+
 void
 tunings_parse(Tunings *t, const char *text, size_t n)
 {
 	char *lines = copy(text, n), *next = lines;
+	Arena *arena = arena_new();
+	IntMap *seen = intmap_new(arena);
 
+	for (int i = 0; i < t->n; i++)
+		intmap_put(seen, hash_of(t->at[i].key, t->at[i].engine, t->at[i].fault), 1);
 	for (char *line = lines; next; line = next) {
 		char *parts[3] = {0};
 		next = strchr(line, '\n');
 		if (next)
 			*next++ = '\0';
-		if (!cut_line(line, parts) || find(t, parts[0], parts[2] ? parts[1] : NULL))
+		if (!cut_line(line, parts))
 			continue;
+		uint64_t known, h = hash_of(parts[0], parts[1], parts[2]);
+		if (intmap_get(seen, h, &known))
+			continue;
+		intmap_put(seen, h, 1);
 		tunings_add(t, &(TunedEngine){parts[0], parts[1], parts[2], ENGINE_IDLE});
 	}
+	arena_free(arena);
 	memory_free(lines);
 }

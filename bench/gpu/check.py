@@ -103,7 +103,7 @@ def losses(log):
 
 
 def losses_of(exe, case, run, *more):
-    """Of each step; what went wrong. Runs of which none reads the other's choice of engines have the first ones."""
+    """Of each step; what went wrong. Without --tune=FILE, runs use --tune=off, so that all take the same engines."""
     log = Path(f"{exe}.{run}.jsonl")
     tune = [] if any(o.startswith("--tune=") for o in more) else ["--tune=off"]
     code, text, _ = machine.call(exe, *case[4], *more, *tune, "--device=cuda", "--log", log, "--progress=off", "--table=off",

@@ -126,10 +126,10 @@ plan_call(const Planning *p, const Cudnn *dnn, void *gpu, int64_t i, int fd)
 	const CudnnTarget target = {.gpu = gpu, .tf32 = p->tf32};
 	CudnnPlan plan;
 	Text text = {0};
-	Status status = cudnn_plan_open(dnn, &target, &r->call, r->scratch_limit, 0, &plan);
+	int n;
 
-	if (!status)
-		status = cudnn_plan_print(&text, &plan);
+	RETURN_IF_ERROR(cudnn_plans_open(dnn, &target, &r->call, r->scratch_limit, 1, &plan, &n));
+	Status status = cudnn_plan_print(&text, &plan);
 	if (!status && text.n) {
 		PlanResult result = {i, plan.workspace, (int64_t)text.n};
 		write_all(fd, &result, sizeof(result));

@@ -2,6 +2,7 @@
  * can apply while it stores the product. Target.epilogues says which of them are faster that way
  * than in a kernel of their own. */
 #include "codegen/fuse/spaces.h"
+#include "codegen/strategy/strategy.h"
 #include "ir/groups/groups.h"
 
 #include <string.h>
@@ -398,12 +399,8 @@ may_get_padding(const LibraryLimits *l, const LibraryCall *product)
 {
 	bool padded = false;
 
-	for (int a = 0; l->row_alignment && a < N_PRODUCT_AXES; a++) {
-		int64_t size = library_axis_size(product, (ProductAxis)a);
-		DType dtype = (DType)product->operands[LIBRARY_FIRST].dtype;
-		padded |= library_axis_padded(product, (ProductAxis)a, l->row_alignment) != size &&
-		          dtype_bytes(dtype, size) >= l->least_pitched_row;
-	}
+	for (int a = 0; a < N_PRODUCT_AXES; a++)
+		padded |= library_axis_is_odd(l, product, (ProductAxis)a);
 	return padded;
 }
 

@@ -250,9 +250,7 @@ dot_takes_bias(const Target *t, const Node *n)
 		columns /= y->dims[a->y_batch.at[i]];
 	for (int i = 0; i < a->y_contract.n; i++)
 		columns /= y->dims[a->y_contract.at[i]];
-	int64_t bytes = dtype_bytes(z->dtype, columns);
-	return l->row_alignment == 0 || bytes % l->row_alignment == 0 ||
-	       bytes < l->least_pitched_row || type_bytes(z) < l->least_pitched ||
+	return !library_row_is_odd(l, z->dtype, columns) || type_bytes(z) < l->least_pitched ||
 	       !library_takes_dtypes(l, n) || op_row(n)->flops(n) < l->least_flops;
 }
 

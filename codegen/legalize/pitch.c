@@ -263,7 +263,7 @@ insert_copy(Pitches *p, Node *before, const Node *n, Value *v)
 	return node_result(copy, 0);
 }
 
-/* Makes n read a copy that kernels alone read and that loops alone write. All products of a function read the same copy. */
+/* Makes n read a padded copy, written by loops, so that its padding is zeros. All products of a function read the same copy. */
 static void
 copy_operand(Pitches *p, IntMap *copies, Node *n, int buffer, int padding)
 {
@@ -313,7 +313,7 @@ is_launched_again(const Pitches *p, const Kernel *k, const Node *launch)
 	return false;
 }
 
-/* Copies what a product could use with padding, but cannot have it. */
+/* Copies operands and results that a product wants padded but that keep their layout. */
 static void
 add_copies(Pitches *p, const Function *f)
 {

@@ -7,6 +7,7 @@
  * The additional elements must exist in every operand that has the axis: behind each row if the axis is contiguous there,
  * otherwise behind the last row. In x and y they are zeros, so no element of z changes, and z gets zeros. */
 #include "codegen/legalize/pitch.h"
+#include "codegen/strategy/strategy.h"
 
 /* Is the dimension contiguous, in rows of `row` elements that begin at multiples of `row`? */
 static bool
@@ -74,10 +75,8 @@ static bool
 axis_could_pad(const Kernel *k, ProductAxis axis, const LibraryLimits *l)
 {
 	const LibraryCall *c = k->library;
-	int64_t size = library_axis_size(c, axis);
 
-	if (dtype_bytes((DType)c->operands[LIBRARY_FIRST].dtype, size) < l->least_pitched_row ||
-	    library_axis_padded(c, axis, l->row_alignment) == size)
+	if (!library_axis_is_odd(l, c, axis))
 		return false;
 	for (int i = 0; i < N_LIBRARY_OPERANDS; i++)
 		if (library_axis_dim(c, i, axis) >= 0 &&
@@ -107,10 +106,9 @@ product_pitch(const Kernel *k, int buffer, const LibraryLimits *l)
 		Type t = buffer_type(k, i);
 		if (o->buffer != buffer || t->rank < 2)
 			continue;
-		int64_t bytes = dtype_bytes(t->dtype, row_of(t));
-		bool odd = bytes % l->row_alignment != 0 && bytes >= l->least_pitched_row;
 		int dim = (int)o->rank - (o->strides[o->rank - 1] == 1 ? 1 : 2);
-		if (odd && dtype_info[t->dtype].bits >= 8 && is_in_rows(o, dim, row_of(t)))
+		if (dtype_info[t->dtype].bits >= 8 && library_row_is_odd(l, t->dtype, row_of(t)) &&
+		    is_in_rows(o, dim, row_of(t)))
 			return PAD_COLUMNS;
 	}
 	return 0;

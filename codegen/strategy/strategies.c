@@ -178,3 +178,23 @@ library_takes_dtypes(const LibraryLimits *l, const Node *n)
 	return (x == F32 && z == F32) ||
 	       ((x == BF16 || (x == F16 && l->f16)) && (z == x || z == F32));
 }
+
+bool
+library_row_is_odd(const LibraryLimits *l, DType dtype, int64_t elements)
+{
+	int64_t bytes = dtype_bytes(dtype, elements);
+
+	return l->row_alignment > 0 && bytes % l->row_alignment != 0 &&
+	       bytes >= l->least_pitched_row;
+}
+
+bool
+library_axis_is_odd(const LibraryLimits *l, const LibraryCall *product, ProductAxis axis)
+{
+	int64_t size = library_axis_size(product, axis);
+	DType dtype = (DType)product->operands[LIBRARY_FIRST].dtype;
+
+	return l->row_alignment > 0 &&
+	       library_axis_padded(product, axis, l->row_alignment) != size &&
+	       dtype_bytes(dtype, size) >= l->least_pitched_row;
+}

@@ -79,6 +79,10 @@ const Strategy *strategy_of(const Target *t, const Node *n);
 /* Do libraries compute a product of these types? All f32, or both operands of one 16-bit type and a result
  * of that type or f32. */
 bool library_takes_dtypes(const LibraryLimits *l, const Node *n);
+/* Should rows of so many elements get padding, if a library multiplies or computes them (codegen/legalize/pitch.c)? */
+bool library_row_is_odd(const LibraryLimits *l, DType dtype, int64_t elements);
+/* Should an axis of the product get padding? */
+bool library_axis_is_odd(const LibraryLimits *l, const LibraryCall *product, ProductAxis axis);
 /* Does the target have teams, and can their members store n's results? Results with elements
  * smaller than a byte cannot be stored so, because several members would write to one byte. */
 bool team_stores(const Target *t, const Node *n);

@@ -174,7 +174,8 @@ struct Saver {
 	bool has_data;
 	SavedTensor *constants;    /* constants with checksums; NULL if not yet computed */
 	const GradcPair *settings; /* NULL: to be collected (anew) */
-	int n_constants, n_settings;
+	const char **engines;      /* NULL: to be collected */
+	int n_constants, n_settings, n_engines;
 };
 /* makes an empty saver, for which saver_close may already be called */
 Saver *saver_new(Arena *arena);

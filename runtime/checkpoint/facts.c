@@ -262,19 +262,22 @@ gradc_fingerprints(Gradc *run)
 	return (GradcFingerprints){saver->model, run->train ? saver->data : run->eval_data};
 }
 
-/* The engines that this run's libraries took. */
+/* The engines that this run's libraries took or left out as faulty, which do not change after the run is opened. */
 static void
-collect_engines(Gradc *run, Manifest *out)
+collect_engines(Gradc *run)
 {
 	const Tunings *t = &run->tunings;
+	Saver *saver = run->saver;
 
-	out->engines = NEW_ARRAY(run->arena, const char *, t->n);
+	if (saver->engines)
+		return;
+	saver->engines = NEW_ARRAY(run->arena, const char *, t->n + 1);
 	for (int i = 0; i < t->n; i++) {
 		Text line = {0};
-		if (t->at[i].use == ENGINE_IDLE || t->at[i].use == ENGINE_LOST || t->at[i].fault)
+		if (t->at[i].use == ENGINE_IDLE)
 			continue;
 		tunings_print(&t->at[i], &line);
-		out->engines[out->n_engines++] = arena_strdup(run->arena, line.at);
+		saver->engines[saver->n_engines++] = arena_strdup(run->arena, line.at);
 		text_free(&line);
 	}
 }
@@ -300,7 +303,9 @@ facts_collect(Gradc *run, Manifest *out)
 	                  .data = saver->data,
 	                  .rows = run->train ? run->train->rows : 0};
 	out->settings = facts_settings(run, &out->n_settings);
-	collect_engines(run, out);
+	collect_engines(run);
+	out->engines = saver->engines;
+	out->n_engines = saver->n_engines;
 	return NULL;
 }
 

@@ -476,6 +476,8 @@ options_parse(Arena *arena, Diag *diag, int argc, char **argv, CliOptions *out)
 		return true;
 	ok = apply_verbosity(out, diag) && ok;
 	out->run.profile = out->report != NULL;
+	if (of_mode.command != TRAINING && !out->run.tune)
+		out->run.tune = "off"; /* a pass over data does not wait for trials */
 	for (int i = 0; i < rest.n; i++) {
 		diag_error(diag, EXIT_USAGE, "unexpected argument `%s`", rest.at[i]);
 		hint_words(arena, diag, rest.at[0]);

@@ -233,7 +233,7 @@ print_engines(FILE *out, const Gradc *run)
 	GradcEngines e = gradc_engines(run);
 	const char *between = ": ";
 
-	if (e.tried + e.known + e.first == 0)
+	if (e.tried + e.known + e.first + e.faulty == 0)
 		return;
 	fprintf(out, "engines of libraries");
 	if (e.tried)
@@ -244,8 +244,9 @@ print_engines(FILE *out, const Gradc *run)
 	between = e.known ? ", " : between;
 	if (e.first)
 		fprintf(out, "%s%d first choice%s", between, e.first, e.first > 1 ? "s" : "");
+	between = e.tried + e.known + e.first ? "; " : ": ";
 	if (e.faulty)
-		fprintf(out, "; %d left out as faulty", e.faulty);
+		fprintf(out, "%s%d left out as faulty", between, e.faulty);
 	fprintf(out, "\n");
 }
 

@@ -85,7 +85,7 @@ typedef struct {
 	bool no_libraries;  /* run generated code for all kernels */
 	bool tf32;          /* f32 products may round their operands to 11 bits */
 	int n_events;       /* number of events; 0: N_DEVICE_EVENTS */
-	/* For a GPU: which engines its libraries take. The device adds what it finds, or what it took; NULL: it takes the libraries'
+	/* For a GPU: which engines its libraries take. The device adds each choice, timed or first; NULL: it takes the libraries'
 	 * own first choices. All of it must live as long as the device. */
 	struct Tunings *tunings;
 	const char *tune_file; /* to which choices are added, too; NULL: none */

@@ -168,16 +168,13 @@ try_plans(const LibraryCalls *calls, const OpenedLibrary *l, Call *c, int record
 	}
 }
 
-/* Prepares the call by the library's plan or own first choice. */
+/* Prepares the call by the own first choice of the first library that takes it. */
 static void
 take_first(LibraryCalls *calls, const Libraries *libraries, int record)
 {
 	int64_t limit = calls->tables->library[record].scratch_limit;
 	Call *c = &calls->at[record];
 
-	for (int i = 0; i < libraries->n && !c->call; i++)
-		if (libraries->at[i].library)
-			try_plans(calls, &libraries->at[i], c, record);
 	for (int i = 0; i < libraries->n && !c->call; i++)
 		if (libraries->at[i].library)
 			try_library(calls, &libraries->at[i], c, limit);
@@ -188,8 +185,12 @@ make_call(LibraryCalls *calls, const Libraries *libraries, Tuner *tuner, int rec
 {
 	int64_t limit = calls->tables->library[record].scratch_limit;
 	Call *c = &calls->at[record];
-	TunedCall tuned = {0};
 
+	for (int i = 0; i < libraries->n && !c->call; i++)
+		if (libraries->at[i].library)
+			try_plans(calls, &libraries->at[i], c, record);
+	TunedCall tuned = {.ops = c->ops, .call = c->call};
+	c->call = NULL;
 	if (tuner)
 		RETURN_IF_ERROR(
 			tuner_pick(tuner, libraries, c->record, c->launches, limit, &tuned));

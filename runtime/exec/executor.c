@@ -451,10 +451,10 @@ run_copy(Walk *w, const Instruction *n)
 
 	if (to.at == from.at)
 		return NULL;
-	count_copy(w->x, n, to.bytes);
 	const Format *f = w->x->format;
 	const Slot *slot = &f->slots[f->arguments[n->args + 1u].slot];
 	const RawInput *raw = raw_input_find(w->x, slot, to.bytes);
+	count_copy(w->x, n, raw ? raw->look_up.n : to.bytes);
 	if (raw)
 		return raw_input_copy(w->x, n->stream, raw, to, from.at);
 	return w->x->ops->copy(w->x->device, n->stream, to, from.at);

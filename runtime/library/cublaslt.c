@@ -344,7 +344,7 @@ new_call(Library *l, const LibraryCall *call, PreparedCall **out)
 	return status;
 }
 
-/* Prepares the call with up to `most` algorithms. */
+/* Prepares the call with up to `most` algorithms; an error with *n calls says why there are not more. */
 static Status
 prepare(Library *l, const LibraryCall *call, int64_t scratch_limit, int most, PreparedCall **out,
         int *n)
@@ -410,10 +410,10 @@ lt_engines(Library *l, const LibraryCall *call, int64_t scratch_limit,
 		return prepare(l, call, scratch_limit, MOST_ENGINES, out, n);
 	if (!library_conv_as_dot(call, &dot, order))
 		return status_error(EXIT_UNSUPPORTED, "cuBLASLt: the convolution is no product");
-	RETURN_IF_ERROR(prepare(l, &dot, scratch_limit, MOST_ENGINES, out, n));
+	Status status = prepare(l, &dot, scratch_limit, MOST_ENGINES, out, n);
 	for (int i = 0; i < *n; i++)
 		memcpy(out[i]->order, order, sizeof(order));
-	return NULL;
+	return status;
 }
 
 /* ---- questions about a call */

@@ -99,74 +99,52 @@ dnn_release(PreparedCall *c)
 	memory_free(c);
 }
 
-/* Prepares a call. plan: how to run it, found by the compiler; NULL: the library's suggestion number `skip`. */
-static Status
-make_call(PreparedCall *c, const LibraryPlan *plan, int64_t scratch_limit, int skip)
-{
-	Library *l = c->library;
-
-	RETURN_IF_ERROR(make_handle(l));
-	RETURN_IF_ERROR(plan ? cudnn_plan_read(&l->dnn, &l->target, &c->call, plan->text,
-	                                       scratch_limit, &c->plan)
-	                     : cudnn_plan_open(&l->dnn, &l->target, &c->call, scratch_limit, skip,
-	                                       &c->plan));
-	snprintf(c->name, sizeof(c->name), "%s engine %lld%s", l->version,
-	         (long long)c->plan.engine, plan ? " as planned" : "");
-	return NULL;
-}
-
-static void
-release_call(void *call)
-{
-	dnn_release(call);
-}
-
-static Status
-new_call(Library *l, const LibraryCall *call, const LibraryPlan *plan, int64_t scratch_limit,
-         int skip, PreparedCall **out)
+/* A call with this plan, which the call owns from now on. */
+static PreparedCall *
+new_call(Library *l, const LibraryCall *call, const CudnnPlan *plan, const char *how)
 {
 	PreparedCall *c = memory_zeroed(1, sizeof(*c));
 
-	*out = NULL;
 	c->library = l;
 	c->call = *call;
-	memory_hold(release_call, c);
-	Status status = make_call(c, plan, scratch_limit, skip);
-	memory_let_go();
-	if (status)
-		dnn_release(c);
-	else
-		*out = c;
-	return status;
+	c->plan = *plan;
+	snprintf(c->name, sizeof(c->name), "%s engine %lld%s", l->version,
+	         (long long)c->plan.engine, how);
+	return c;
+}
+
+static Status
+prepare(Library *l, const LibraryCall *call, int64_t scratch_limit, int most, PreparedCall **out,
+        int *n)
+{
+	CudnnPlan plans[MOST_ENGINES];
+
+	*n = 0;
+	if (call->kind == LIBRARY_DOT)
+		return status_error(EXIT_UNSUPPORTED, "cuDNN runs convolutions, not products");
+	RETURN_IF_ERROR(make_handle(l));
+	RETURN_IF_ERROR(cudnn_plans_open(&l->dnn, &l->target, call, scratch_limit, most, plans, n));
+	for (int i = 0; i < *n; i++)
+		out[i] = new_call(l, call, &plans[i], "");
+	return NULL;
 }
 
 static Status
 dnn_prepare(Library *l, const LibraryCall *call, unsigned fixed, int64_t scratch_limit,
             PreparedCall **out)
 {
+	int n;
+
 	(void)fixed;
 	*out = NULL;
-	if (call->kind == LIBRARY_DOT)
-		return status_error(EXIT_UNSUPPORTED, "cuDNN runs convolutions, not products");
-	return new_call(l, call, NULL, scratch_limit, 0, out);
+	return prepare(l, call, scratch_limit, 1, out, &n);
 }
 
 static Status
 dnn_engines(Library *l, const LibraryCall *call, int64_t scratch_limit,
             PreparedCall *out[MOST_ENGINES], int *n)
 {
-	Status status = NULL;
-
-	*n = 0;
-	if (call->kind == LIBRARY_DOT)
-		return status_error(EXIT_UNSUPPORTED, "cuDNN runs convolutions, not products");
-	while (*n < MOST_ENGINES &&
-	       !(status = new_call(l, call, NULL, scratch_limit, *n, &out[*n])))
-		(*n)++;
-	if (*n == 0)
-		return status;
-	status_free(status);
-	return NULL;
+	return prepare(l, call, scratch_limit, MOST_ENGINES, out, n);
 }
 
 /* The engine's number, and a hash of the plan as text: plans of an engine differ in its settings. */
@@ -185,6 +163,8 @@ static Status
 dnn_rebuild(Library *l, const LibraryCall *call, const LibraryPlan *plan, int64_t scratch_limit,
             PreparedCall **out)
 {
+	CudnnPlan read;
+
 	*out = NULL;
 	if (strcmp(plan->version, l->version) != 0 || plan->capability != l->capability ||
 	    plan->processors != l->processors)
@@ -193,7 +173,14 @@ dnn_rebuild(Library *l, const LibraryCall *call, const LibraryPlan *plan, int64_
 		                    "with %d multiprocessors, not for this machine",
 		                    plan->version, plan->capability / 10, plan->capability % 10,
 		                    plan->processors);
-	return new_call(l, call, plan, scratch_limit, 0, out);
+	RETURN_IF_ERROR(make_handle(l));
+	Status status = cudnn_plan_read(&l->dnn, &l->target, call, plan->text, scratch_limit,
+	                                &read);
+	if (status)
+		cudnn_plan_close(&read);
+	else
+		*out = new_call(l, call, &read, " as planned");
+	return status;
 }
 
 static bool

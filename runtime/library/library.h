@@ -45,8 +45,8 @@ typedef struct {
 	Status (*prepare)(Library *library, const LibraryCall *call, unsigned fixed,
 	                  int64_t scratch_limit, PreparedCall **out);
 	/* Prepares the call with each of up to MOST_ENGINES engines (algorithms), in the order in which the library expects them
-	 * to be fast. Also takes calls that `prepare` leaves to another library. The caller releases all *n. An error says why
-	 * there is none. NULL if the library has one engine for a call. */
+	 * to be fast. Also takes calls that `prepare` leaves to another library. The caller releases all *n, also after an error,
+	 * which says why there are not more. NULL if the library has one engine for a call. */
 	Status (*engines)(Library *library, const LibraryCall *call, int64_t scratch_limit,
 	                  PreparedCall *out[MOST_ENGINES], int *n);
 	/* Appends what tells the engine from all others that this version of the library offers for the call: one line without
@@ -113,8 +113,8 @@ libraries_text(const Libraries *libraries)
 /* ---- tune_file.c: the file of --tune. It has a first line that identifies the file. Lines are only added, each by one write,
  * so several processes may share the file; of two choices for a key the first counts. */
 enum { TUNE_FILE_BYTES = 16 << 20 }; /* largest file */
-/* Reads the file's lines. If `writes`, creates the file if it is missing and checks that it can be written. EXIT_SYSTEM if the
- * file cannot be read or written, or is not a file of --tune. *missing: the file does not exist. */
+/* Reads the file's lines. If `writes`, creates the file if it is missing. A file that exists may be read-only. EXIT_SYSTEM if the
+ * file cannot be made or read, or is not a file of --tune. *missing: the file does not exist. */
 Status tune_file_open(const char *path, bool writes, Tunings *out, bool *missing);
 /* Adds a line; false if the file cannot be written. */
 bool tune_file_add(const char *path, const TunedEngine *e);
@@ -142,14 +142,15 @@ typedef struct {
 	bool tf32;
 	double in_step; /* seconds that the tried calls take in a training step */
 } Tuner;
-/* Prepares the call with its engine: the known choice, or the fastest of those that are tried. `call` is NULL if nothing is known
- * and nothing was tried; then the caller takes the library's own first choice, and says so by tuner_note. none: all engines are
- * known to be faulty, and the loops must run. launches: in a training step. An error ends the run: an engine hangs. */
 typedef struct {
 	const LibraryOps *ops;
-	PreparedCall *call;
-	bool none;
+	PreparedCall *call; /* NULL: none */
+	bool none;          /* all engines are known to be faulty, so the loops must run */
 } TunedCall;
+/* Prepares the call with the engine that an earlier run chose, or with the fastest of those that are tried. *out may hold a call
+ * that was prepared by a plan: it competes, and is released if another one is taken. If nothing is known and nothing can be
+ * tried, *out stays as it is; then the caller takes the library's own first choice, and says so by tuner_note. launches: in a
+ * training step. An error ends the run: an engine hangs, or has broken the device. */
 Status tuner_pick(Tuner *t, const Libraries *libraries, const LibraryCall *call, int64_t launches,
                   int64_t scratch_limit, TunedCall *out);
 void tuner_note(Tuner *t, const Libraries *libraries, const LibraryCall *call,

@@ -17,6 +17,16 @@ fault(const char *path)
 	return status_error(EXIT_SYSTEM, "--tune: %s: %s", path, strerror(errno));
 }
 
+/* A write may have been cut short: the next line must not continue it. */
+static Status
+end_last_line(const char *path, int fd, int64_t bytes)
+{
+	char last;
+
+	bool ends = pread(fd, &last, 1, bytes - 1) != 1 || last == '\n';
+	return ends || write(fd, "\n", 1) == 1 ? NULL : fault(path);
+}
+
 /* Checks the open file, and writes the first line of a new file. */
 static Status
 check(const char *path, int fd, bool writes)
@@ -35,7 +45,7 @@ check(const char *path, int fd, bool writes)
 	if (s.st_size == 0)
 		return !writes || write(fd, first_line, LETTERS) == LETTERS ? NULL : fault(path);
 	if (pread(fd, line, LETTERS, 0) == LETTERS && memcmp(line, first_line, LETTERS) == 0)
-		return NULL;
+		return writes ? end_last_line(path, fd, s.st_size) : NULL;
 	return status_error(EXIT_SYSTEM,
 	                    "--tune: %s exists and is not a file of --tune: take another name",
 	                    path);
@@ -46,6 +56,11 @@ tune_file_open(const char *path, bool writes, Tunings *out, bool *missing)
 {
 	int flags = writes ? O_RDWR | O_APPEND | O_CREAT : O_RDONLY;
 	int fd = open(path, flags | O_CLOEXEC | O_NONBLOCK, 0666);
+	if (fd < 0 && writes && (errno == EACCES || errno == EROFS)) {
+		/* it helps although nothing can be added to it */
+		writes = false;
+		fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	}
 	void *bytes = NULL;
 	int64_t n = 0;
 

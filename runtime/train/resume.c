@@ -166,20 +166,36 @@ pick_named(Gradc *run, const char *path, Checkpoint *c)
 }
 
 /* ---- engines of libraries */
-/* Faults are reported when the checkpoint is read as a whole. */
 static Status
 read_engines(Gradc *run, const char *path, Tunings *out)
 {
 	Manifest m;
 
-	if (access(path_join(run->arena, path, MANIFEST_FILE), F_OK) != 0)
-		RETURN_IF_ERROR(pick_newest(run, path, &path));
 	RETURN_IF_ERROR(manifest_read(run->arena, path_join(run->arena, path, MANIFEST_FILE), &m));
 	for (int i = 0; i < m.n_engines; i++)
 		tunings_parse(out, m.engines[i], strlen(m.engines[i]));
 	return NULL;
 }
 
+/* Of the newest checkpoint with a manifest that is not damaged. */
+static Status
+read_newest_engines(Gradc *run, const char *path, Tunings *out)
+{
+	CheckpointFolder folder = {.arena = run->arena, .path = path, .lock = -1};
+
+	RETURN_IF_ERROR(folder_list(&folder));
+	sort_entries(&folder);
+	for (int i = 0; i < folder.entries.n; i++) {
+		const char *entry = folder_entry_path(run->arena, &folder, &folder.entries.at[i]);
+		Status status = read_engines(run, entry, out);
+		if (!status)
+			break;
+		status_free(status);
+	}
+	return NULL;
+}
+
+/* Faults are reported when the checkpoint is read as a whole. */
 void
 resume_engines(Gradc *run, Tunings *out)
 {
@@ -187,8 +203,10 @@ resume_engines(Gradc *run, Tunings *out)
 	bool automatic = o->resume && strcmp(o->resume, "auto") == 0;
 	const char *path = automatic ? o->save : o->resume;
 
-	if (path)
+	if (path && access(path_join(run->arena, path, MANIFEST_FILE), F_OK) == 0)
 		status_free(read_engines(run, path, out));
+	else if (path)
+		status_free(read_newest_engines(run, path, out));
 }
 
 /* ---- place in the data */

@@ -56,8 +56,8 @@ Status eval_metrics_add(Gradc *run, bool own);
 Status eval_metrics_finish(Gradc *run, const LossSums *sums, GradcEval *out);
 
 /* ---- tune.c: engines of a GPU's libraries */
-/* Sets what the device may try, and what it knows. */
-void tune_device(Gradc *run, DeviceOptions *device);
+/* Gives the device the time limit for trials and the choices of earlier runs. */
+Status tune_device(Gradc *run, DeviceOptions *device);
 /* Reads what earlier runs chose, and opens the executor: on rank 0 first, whose choices the other ranks take. */
 Status tune_ranks(Gradc *run, Status (*open)(Gradc *run));
 

@@ -122,7 +122,7 @@ open_executor(Gradc *run)
 	                            .shard_ranks = (int)options->shard_size,
 	                            .observed = options->trace || options->profile,
 	                            .offload_folder = options->offload_folder};
-	tune_device(run, &executor.device);
+	RETURN_IF_ERROR(tune_device(run, &executor.device));
 	RETURN_IF_ERROR(executor_open(run->arena, &run->format, &executor, &run->executor));
 	run->executor.poison = options->poison;
 	return NULL;

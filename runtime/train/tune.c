@@ -3,11 +3,25 @@
 #include "runtime/library/library.h"
 #include "runtime/train/steps.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-/* Seconds that trials may take; if training is slower, trials may take a part of its first steps. */
+/* Seconds that trials may take; if training is slow, trials may take a part of its first steps. */
 enum { LEAST_SECONDS = 2, FIRST_STEPS = 100 };
 #define PART_OF_STEPS 0.03
+
+/* GRADC_TUNE_SECONDS: other seconds than LEAST_SECONDS. */
+static Status
+least_seconds(double *out)
+{
+	const char *text = getenv("GRADC_TUNE_SECONDS");
+
+	*out = LEAST_SECONDS;
+	if (text && (!parse_double(text, out) || !(*out > 0)))
+		return status_error(EXIT_USAGE, "GRADC_TUNE_SECONDS=%s: need seconds above 0",
+		                    text);
+	return NULL;
+}
 
 static bool
 has_engines(const Gradc *run)
@@ -22,10 +36,11 @@ file_of(const GradcOptions *o)
 	return o->tune && strcmp(o->tune, "off") != 0 ? o->tune : NULL;
 }
 
+/* A run that takes no step does not wait for trials. */
 static bool
 may_try(const GradcOptions *o)
 {
-	return !o->deterministic && !(o->tune && !file_of(o));
+	return !o->deterministic && !(o->tune && !file_of(o)) && o->steps != 0;
 }
 
 Status
@@ -60,19 +75,20 @@ read_known(Gradc *run)
 	return NULL;
 }
 
-void
+Status
 tune_device(Gradc *run, DeviceOptions *device)
 {
 	const GradcOptions *o = &run->options;
 
 	if (!has_engines(run))
-		return;
+		return NULL;
 	device->tunings = &run->tunings;
 	if (gradc_rank(run) > 0 || !may_try(o))
-		return;
+		return NULL;
 	device->tune_file = file_of(o);
-	device->tune_seconds = LEAST_SECONDS;
+	RETURN_IF_ERROR(least_seconds(&device->tune_seconds));
 	device->tune_steps = PART_OF_STEPS * FIRST_STEPS * (double)o->accumulate;
+	return NULL;
 }
 
 /* Gives the choices of rank 0 to the other ranks. */
@@ -93,19 +109,18 @@ share_choices(Gradc *run)
 	return status;
 }
 
-static void
+static Status
 warn_of_lost(Gradc *run)
 {
 	int lost = 0;
 
-	for (int i = 0; i < run->tunings.n; i++)
-		lost += run->tunings.at[i].use == ENGINE_LOST;
+	RETURN_IF_ERROR(ranks_agree(run, run->tunings.n_lost > 0, &lost));
 	if (lost && run->diag && gradc_rank(run) == 0)
 		diag_warning(
 			run->diag,
-			"%d engine%s that earlier runs chose %s not offered by the library: the "
-			"last bits of results may differ from theirs",
-			lost, lost > 1 ? "s" : "", lost > 1 ? "are" : "is");
+			"an engine that an earlier run or another rank chose is not offered by "
+			"the library: the last bits of results may differ from theirs");
+	return NULL;
 }
 
 Status
@@ -121,8 +136,7 @@ tune_ranks(Gradc *run, Status (*open)(Gradc *run))
 		RETURN_IF_ERROR(share_choices(run));
 		RETURN_IF_ERROR(ranks_share(run, first ? NULL : open(run)));
 	}
-	warn_of_lost(run);
-	return NULL;
+	return warn_of_lost(run);
 }
 
 GradcEngines
@@ -132,10 +146,10 @@ gradc_engines(const Gradc *run)
 
 	for (int i = 0; i < run->tunings.n; i++) {
 		const TunedEngine *at = &run->tunings.at[i];
-		e.tried += at->use == ENGINE_TRIED;
-		e.known += at->use == ENGINE_KNOWN;
+		e.tried += !at->fault && at->use == ENGINE_TRIED;
+		e.known += !at->fault && at->use == ENGINE_KNOWN;
 		e.first += at->use == ENGINE_FIRST;
-		e.faulty += at->fault != NULL;
+		e.faulty += at->fault && at->use != ENGINE_IDLE;
 	}
 	return e;
 }

@@ -26,12 +26,13 @@ make_plan(const char *architecture, const LibraryCall *w, bool tf32, Text *out)
 {
 	Cudnn dnn;
 	CudnnPlan plan;
+	int n;
 
 	must(cudnn_load(&dnn));
 	CudnnDescriptors own = {.dnn = &dnn};
 	CudnnTarget target = {.tf32 = tf32};
 	must(described_gpu_open(&own, described_gpu_find(architecture), &target.gpu));
-	must(cudnn_plan_open(&dnn, &target, w, LIMIT, 0, &plan));
+	must(cudnn_plans_open(&dnn, &target, w, LIMIT, 1, &plan, &n));
 	must(cudnn_plan_print(out, &plan));
 	cudnn_plan_close(&plan);
 	cudnn_destroy(&own);

@@ -12,21 +12,33 @@
 enum { SIZE = 8, WORKSPACE = 100, LIMIT = 1 << 20 };
 
 /* ---- the library */
-typedef enum { SOUND, FAILS, HANGS, GIVES_NAN, GIVES_INFINITY, WRITES_BEHIND } Behaviour;
+typedef enum {
+	SOUND,
+	FAILS,
+	HANGS,
+	GIVES_NAN,
+	GIVES_INFINITY,
+	WRITES_BEHIND,
+	LEAVES_OUT,    /* the result's last element */
+	STARTS_SLOWLY, /* its first run takes a hundred seconds longer */
+	BREAKS,        /* the device computes nothing any more */
+} Behaviour;
 typedef struct {
 	const char *name;
 	double seconds; /* of a run */
 	Behaviour behaviour;
+	int64_t workspace; /* 0: WORKSPACE */
 } Script;
 struct PreparedCall {
 	const Script *script;
+	int runs;
 };
 static struct {
 	const Script *scripts; /* NULL: no engines */
 	int n;
 	int asked, alive, runs; /* calls of `engines`; prepared calls; runs of engines */
 	double clock;           /* by which engines take time */
-	bool hung;
+	bool hung, broken;
 	int64_t memory, most; /* bytes given out, and that may be given out */
 } fake;
 
@@ -40,7 +52,7 @@ fake_engines(Library *library, const LibraryCall *call, int64_t limit,
 	fake.asked++;
 	for (*n = 0; *n < fake.n; (*n)++) {
 		out[*n] = malloc(sizeof(PreparedCall));
-		*out[*n] = (PreparedCall){&fake.scripts[*n]};
+		*out[*n] = (PreparedCall){&fake.scripts[*n], 0};
 		fake.alive++;
 	}
 	return NULL;
@@ -62,8 +74,7 @@ fake_release(PreparedCall *call)
 static int64_t
 fake_scratch(const PreparedCall *call)
 {
-	(void)call;
-	return WORKSPACE;
+	return call->script->workspace ? call->script->workspace : WORKSPACE;
 }
 
 static Status
@@ -78,7 +89,8 @@ fake_run(PreparedCall *call, void *const buffers[N_LIBRARY_OPERANDS], char *cons
 	(void)stream;
 	fake.runs++;
 	fake.clock += s->seconds;
-	for (int i = 0; i < SIZE * SIZE; i++) {
+	fake.clock += s->behaviour == STARTS_SLOWLY && call->runs++ == 0 ? 100 : 0;
+	for (int i = 0; i < SIZE * SIZE - (s->behaviour == LEAVES_OUT); i++) {
 		assert_true(isfinite(x[i]) && x[i] != 0);
 		z[i] = x[i];
 	}
@@ -86,7 +98,8 @@ fake_run(PreparedCall *call, void *const buffers[N_LIBRARY_OPERANDS], char *cons
 		z[SIZE * SIZE - 1] = NAN;
 	if (s->behaviour == GIVES_INFINITY)
 		z[0] = INFINITY;
-	memset(scratch, 0, WORKSPACE + (s->behaviour == WRITES_BEHIND));
+	memset(scratch, 0, (size_t)fake_scratch(call) + (s->behaviour == WRITES_BEHIND));
+	fake.broken |= s->behaviour == BREAKS;
 	fake.hung = s->behaviour == HANGS;
 	return s->behaviour == FAILS ? status_error(EXIT_SYSTEM, "it fails") : NULL;
 }
@@ -122,7 +135,7 @@ device_fill(void *context, void *at, int byte, int64_t bytes)
 {
 	(void)context;
 	memset(at, byte, (size_t)bytes);
-	return NULL;
+	return fake.broken ? status_error(EXIT_COMM, "an illegal address") : NULL;
 }
 
 static Status
@@ -130,7 +143,7 @@ device_read(void *context, void *to, const void *from, int64_t bytes)
 {
 	(void)context;
 	memcpy(to, from, (size_t)bytes);
-	return NULL;
+	return fake.broken ? status_error(EXIT_COMM, "an illegal address") : NULL;
 }
 
 static Status
@@ -170,6 +183,7 @@ pick_of(Tuner *t, const LibraryCall *call, TunedCall *out)
 	Libraries libraries = {.n = 1, .at = {{&fake_ops, (Library *)&fake, NULL}}};
 
 	text_add(&libraries.versions, "Fake 1.0");
+	*out = (TunedCall){0};
 	Status status = tuner_pick(t, &libraries, call, 3, LIMIT, out);
 	text_free(&libraries.versions);
 	assert_int_equal(fake.memory, 0);
@@ -238,20 +252,36 @@ test_the_fastest_is_taken(void **state)
 	(void)state;
 	expect_taken(three, 3, "b", 0);
 	expect_taken(one, 1, "a", 0);
-	assert_int_equal(fake.runs, 5);
+	assert_int_equal(fake.runs, 6);
+}
+
+/* The first run of an engine, which may load code, says nothing about the engine. */
+static void
+test_first_runs_do_not_count(void **state)
+{
+	static const Script scripts[] = {
+		{"a", 3, SOUND}, {"b", 1, STARTS_SLOWLY}, {"c", 2, STARTS_SLOWLY}};
+
+	(void)state;
+	expect_taken(scripts, 3, "b", 0);
 }
 
 static void
 test_faulty_engines_are_left_out(void **state)
 {
-	static const Script mixed[] = {{"fails", 1, FAILS},          {"slow", 9, SOUND},
-	                               {"nan", 1, GIVES_NAN},        {"inf", 1, GIVES_INFINITY},
-	                               {"behind", 1, WRITES_BEHIND}, {"good", 5, SOUND}};
+	static const Script mixed[] = {{"fails", 1, FAILS},
+	                               {"slow", 9, SOUND},
+	                               {"nan", 1, GIVES_NAN},
+	                               {"inf", 1, GIVES_INFINITY},
+	                               {"behind", 1, WRITES_BEHIND},
+	                               {"good", 5, SOUND},
+	                               {"less", 1, WRITES_BEHIND, WORKSPACE / 2},
+	                               {"part", 1, LEAVES_OUT}};
 	static const Script bad[] = {{"fails", 1, FAILS}, {"nan", 1, GIVES_NAN}};
 
 	(void)state;
-	expect_taken(mixed, 6, "good", 4);
-	expect_taken(bad, 2, "none", 2);
+	expect_taken(mixed, COUNT(mixed), "good", 6);
+	expect_taken(bad, COUNT(bad), "none", 2);
 }
 
 /* The run ends. The next run, which has read the file, leaves the engine out. */
@@ -288,6 +318,55 @@ test_an_engine_hangs(void **state)
 	tunings_free(&later);
 }
 
+/* The run ends, and no other engine is blamed. */
+static void
+test_an_engine_breaks_the_device(void **state)
+{
+	static const Script scripts[] = {{"a", 2, SOUND}, {"bad", 1, BREAKS}, {"c", 3, SOUND}};
+	Tunings tunings = {0};
+	Tuner t = tuner(&tunings, 2);
+	LibraryCall w = product();
+	TunedCall out;
+
+	(void)state;
+	begin(scripts, 3);
+	expect_status(pick_of(&t, &w, &out), EXIT_COMM,
+	              "a trial of an engine broke the device: Fake bad: an illegal address");
+	assert_int_equal(tunings.n, 0);
+	tunings_free(&tunings);
+}
+
+/* A call that the compiler has planned competes, too; it is kept if nothing can be tried. */
+static void
+test_a_plan(void **state)
+{
+	static const Script scripts[] = {{"a", 3, SOUND}}, fast = {"plan", 1, SOUND},
+			    slow = {"plan", 9, SOUND};
+	const Script *plans[] = {&fast, &slow, &slow};
+	static const char *const wanted[] = {"plan", "a", "plan"};
+
+	(void)state;
+	for (int i = 0; i < COUNT(plans); i++) {
+		Tunings tunings = {0};
+		Tuner t = tuner(&tunings, 2);
+		LibraryCall w = product();
+		Libraries libraries = {.n = 1, .at = {{&fake_ops, (Library *)&fake, NULL}}};
+		begin(scripts, 1);
+		fake.most = i == 2 ? 1 : INT64_MAX; /* no memory for trials */
+		PreparedCall *plan = malloc(sizeof(*plan));
+		*plan = (PreparedCall){plans[i], 0};
+		fake.alive++;
+		TunedCall out = {.ops = &fake_ops, .call = plan};
+		text_add(&libraries.versions, "Fake 1.0");
+		must(tuner_pick(&t, &libraries, &w, 1, LIMIT, &out));
+		text_free(&libraries.versions);
+		assert_string_equal(out.call->script->name, wanted[i]);
+		assert_int_equal(fake.alive, 1);
+		fake_release(out.call);
+		tunings_free(&tunings);
+	}
+}
+
 /* Without time for trials the library chooses, but never a faulty engine; what it chose is noted. */
 static void
 test_nothing_is_tried(void **state)
@@ -303,12 +382,12 @@ test_nothing_is_tried(void **state)
 	assert_string_equal(taken(&t), "first");
 	assert_int_equal(fake.asked, 0);
 	text_add(&libraries.versions, "Fake 1.0");
-	tuner_note(&t, &libraries, &w, LIMIT, &fake_ops, &(PreparedCall){&scripts[1]});
+	tuner_note(&t, &libraries, &w, LIMIT, &fake_ops, &(PreparedCall){&scripts[1], 0});
 	text_free(&libraries.versions);
 	assert_int_equal(tunings.at[0].use, ENGINE_FIRST);
 	other = tuner(&tunings, 2); /* a choice is kept, even if trials might find a faster one */
 	assert_string_equal(taken(&other), "b");
-	assert_int_equal(tunings.at[0].use, ENGINE_KNOWN);
+	assert_int_equal(tunings.at[0].use, ENGINE_FIRST); /* of this run */
 	assert_int_equal(fake.runs, 0);
 	char *key = strdup(tunings.at[0].key);
 	tunings_free(&tunings);
@@ -334,8 +413,9 @@ test_a_lost_choice(void **state)
 	assert_string_equal(taken(&t), "old");
 	begin(now, 2);
 	assert_string_equal(taken(&t), "b");
-	assert_int_equal(tunings.n, 1);
-	assert_int_equal(tunings.at[0].use, ENGINE_LOST);
+	assert_int_equal(tunings.n, 1); /* what the checkpoint and other ranks get */
+	assert_string_equal(tunings.at[0].engine, "Fake b");
+	assert_int_equal(tunings.n_lost, 1);
 	tunings_free(&tunings);
 }
 
@@ -398,7 +478,10 @@ main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_the_fastest_is_taken),
+		cmocka_unit_test(test_first_runs_do_not_count),
 		cmocka_unit_test(test_faulty_engines_are_left_out),
+		cmocka_unit_test(test_an_engine_breaks_the_device),
+		cmocka_unit_test(test_a_plan),
 		cmocka_unit_test(test_an_engine_hangs),
 		cmocka_unit_test(test_nothing_is_tried),
 		cmocka_unit_test(test_a_lost_choice),
