@@ -7,6 +7,7 @@ import pytest
 from checkpoints import checkpoints, read_manifest
 from onnx import TensorProto, helper, numpy_helper
 from pretended import ON_GPU, openmpi
+from tolerances import limit
 
 LIBRARIES, BATCH, STEPS = "--libraries=on", 32, 4
 # as much time as a busy machine needs for all trials
@@ -82,6 +83,16 @@ def test_faulty_engines(trainer, tmp_path, fault, says):
     assert loss == trainer.losses(ON_GPU, LIBRARIES, "--steps=1", env=ENGINES, name="plain", timeout=1200)
 
 
+def test_a_convolution_as_a_product(trainer):
+    """Of windows of one element, where no engine of cuDNN is sound: the losses are those of cuDNN."""
+    faulty = " ".join(f"{i}:nan" for i in range(4))
+    train(trainer, engines=faulty)
+    assert {i.split()[0] for i in taken(trainer, "--tune=tuned.txt")["conv"]} == {"cuBLASLt", "generated"}
+    runs = {"--tune=off": ENGINES, "--tune=tuned.txt": {**ENGINES, "FAKE_ENGINES": faulty}}
+    (want, *_), (got, *_) = (trainer.losses(ON_GPU, LIBRARIES, "--steps=3", tune, env=env, name=tune[7:], timeout=1200)[-1:] for tune, env in runs.items())
+    assert abs(got - want) <= limit("devices f32") * want
+
+
 def test_an_engine_hangs(trainer, tmp_path):
     """The run says which, and ends; the next run with the file leaves the engine out."""
     hangs = {"engines": "21:hangs 2:slow", "exit": 10}
@@ -125,9 +136,10 @@ def test_deterministic_runs_time_nothing(trainer, tmp_path):
 
 
 def test_ranks_take_the_choice_of_rank_0(gpu, exe, tmp_path):
-    """Rank 1 has a file of its own, in which nothing is written."""
+    """Engines that are slow for rank 0 give NaN for rank 1: it does not take them, though they come first."""
     trainer = gpu.trainer(exe, tmp_path)
-    trainer.launcher = openmpi()
+    own = 'if [ "$OMPI_COMM_WORLD_RANK" = 1 ]; then FAKE_ENGINES="20:nan 1:nan"; fi; exec "$@"'
+    trainer.launcher = [*openmpi(), "sh", "-c", own, "sh"]
     train(trainer, "--save=run", engines="20:slow 1:slow")
     lines = (tmp_path / "tuned.txt").read_text().splitlines()
     assert len(lines) == len(set(lines)) > 6
