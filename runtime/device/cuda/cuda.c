@@ -361,6 +361,8 @@ cuda_load(Device *d, const CodeSource *source, Code **out)
 	if (!status)
 		status = library_calls_open(&d->libraries, source,
 		                            d->tuner.tunings ? &d->tuner : NULL, &code->calls);
+	if (!status)
+		status = cuda_trials_end(d);
 	memory_let_go();
 	if (status)
 		cuda_unload(d, code);

@@ -75,6 +75,8 @@ cuda_enter(Device *d)
 
 /* ---- trials.c */
 LibraryTrials cuda_trials(Device *d);
+/* After all trials: gives their memory back, and lets the peak of memory begin anew. */
+Status cuda_trials_end(Device *d);
 
 /* ---- modules.c: loads the kernels of a bundle */
 Status cuda_modules_load(Device *d, const CodeImage *image, const Format *tables, Code *out);

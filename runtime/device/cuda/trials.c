@@ -108,3 +108,16 @@ cuda_trials(Device *d)
 	                       .time = trial_time,
 	                       .context = d};
 }
+
+Status
+cuda_trials_end(Device *d)
+{
+	uint64_t none = 0;
+
+	if (!d->pool || !d->tuner.tunings || d->tuner.tunings->seconds == 0)
+		return NULL;
+	RETURN_IF_ERROR(cuda_wait_streams(d));
+	RETURN_IF_ERROR(cuda_check(d, d->driver.MemPoolTrimTo(d->pool, 0), "a trial"));
+	return cuda_check(d, d->driver.MemPoolSetAttribute(d->pool, CUDA_POOL_RESERVED_HIGH, &none),
+	                  "a trial");
+}

@@ -189,6 +189,7 @@ static const unsigned char call_flags[N_CALLS] = {
 	[CALL_DevicePrimaryCtxRelease] = ANY_CONTEXT | NO_CAPTURE,
 	[CALL_CtxSetCurrent] = ANY_CONTEXT | DESPITE_FAULT,
 	[CALL_MemPoolDestroy] = NO_CAPTURE,
+	[CALL_MemPoolTrimTo] = NO_CAPTURE,
 	[CALL_MemAllocFromPoolAsync] = NO_CAPTURE,
 	[CALL_MemFreeAsync] = NO_CAPTURE,
 	[CALL_MemAlloc] = NO_CAPTURE,

@@ -380,6 +380,15 @@ fake_MemPoolSetAttribute(void *pool, int attribute, void *value)
 	return 0;
 }
 
+/* Freed memory of a pool is given back at once, so there is nothing to trim. */
+int
+fake_MemPoolTrimTo(void *pool, size_t kept)
+{
+	ENTER(MemPoolTrimTo);
+	(void)kept;
+	return object_find(pool, OBJECT_POOL) ? 0 : BAD_VALUE;
+}
+
 int
 fake_MemPoolGetAttribute(void *pool, int attribute, void *value)
 {
