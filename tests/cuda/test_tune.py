@@ -71,16 +71,19 @@ def test_the_first_engine_is_not_the_fastest(trainer, tmp_path):
     assert (tmp_path / "tuned.txt").read_text().splitlines() == [first, *lines]
 
 
-@pytest.mark.parametrize("fault, says", [("nan", "gives numbers that are not finite"), ("behind", "writes beyond its workspace"), ("fails", "fails")])
-def test_faulty_engines(trainer, tmp_path, fault, says):
-    """An engine that the library offers first is never taken, by runs that time nothing either."""
-    train(trainer, engines=f"20:{fault} 21:slow 1:{fault} 2:slow")
+def test_faulty_engines(trainer, tmp_path):
+    """Engines that the library offers first are never taken, by runs that time nothing either."""
+    faulty = "20:nan 21:fails 1:behind 2:nan"
+    train(trainer, engines=faulty)
     found = taken(trainer, "--tune=tuned.txt")
     assert is_word(found["dot"], "tile 22") and not any("engine 1" in i or "engine 2" in i for i in found["conv"])
-    faults = [line.split("\t") for line in (tmp_path / "tuned.txt").read_text().splitlines() if line.count("\t") == 2]
-    assert {said for _, _, said in faults} == {says} and {engine.split()[0] for _, engine, _ in faults} == {"cuBLASLt", "cuDNN"}
-    loss = trainer.losses(ON_GPU, LIBRARIES, "--steps=1", "--tune=tuned.txt", env={**ENGINES, "FAKE_ENGINES": f"20:{fault} 1:{fault}"}, timeout=1200)
-    assert loss == trainer.losses(ON_GPU, LIBRARIES, "--steps=1", env=ENGINES, name="plain", timeout=1200)
+    faults = {tuple(line.split("\t")[1:]) for line in (tmp_path / "tuned.txt").read_text().splitlines() if line.count("\t") == 2}
+    assert {(engine.split()[0], says) for engine, says in faults} == {
+        ("cuBLASLt", "gives numbers that are not finite"), ("cuBLASLt", "fails"),
+        ("cuDNN", "writes beyond its workspace"), ("cuDNN", "gives numbers that are not finite")}
+    loss = trainer.losses(ON_GPU, LIBRARIES, "--steps=1", "--tune=tuned.txt", env={**ENGINES, "FAKE_ENGINES": faulty}, timeout=1200)
+    (want,) = trainer.losses(ON_GPU, LIBRARIES, "--steps=1", env=ENGINES, name="plain", timeout=1200)
+    assert abs(loss[0] - want) <= limit("devices f32") * want
 
 
 def test_a_convolution_as_a_product(trainer):
