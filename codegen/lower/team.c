@@ -210,7 +210,8 @@ nest_spread_loop(const Lower *lw, const LoopNest *nest)
 		at--;
 	if (at >= 0 && nest->at[at].extent >= members)
 		return at;
-	if (k->n_team == 0 || nest->at[last].extent >= lw->target->tuning->reduce.row_members)
+	if (last < 0 || k->n_team == 0 ||
+	    nest->at[last].extent >= lw->target->tuning->reduce.row_members)
 		return last;
 	/* A few iterations would leave most members idle, such as three colors of images. */
 	for (int i = last - 1; i >= 0; i--)
