@@ -60,7 +60,7 @@ same_shape(Type a, Type b)
 
 /* Broadcasts are built in either order where they are read. */
 static bool
-is_repeated(const Value *v)
+is_broadcast(const Value *v)
 {
 	return v->node && op_row(v->node)->channels_last.build &&
 	       !op_row(v->node)->channels_last.operands;
@@ -109,13 +109,13 @@ wants_channels_last(const Layouts *l, const Node *n)
 static const Value *
 connect_images(Layouts *l, const Node *n)
 {
-	if (n->n_results == 1 && is_repeated(node_result(n, 0)))
+	if (n->n_results == 1 && is_broadcast(node_result(n, 0)))
 		return NULL;
 	const Value *any = gives_image(n) ? node_result(n, 0) : NULL;
 
 	for (int i = 0; i < n->n_operands; i++) {
 		const Value *v = node_operand(n, i);
-		if (!reads_image(n, i) || is_repeated(v))
+		if (!reads_image(n, i) || is_broadcast(v))
 			continue;
 		if (any)
 			connect(l, v, any);
@@ -124,11 +124,12 @@ connect_images(Layouts *l, const Node *n)
 	return any;
 }
 
-/* Counts the bytes of images that the library would read and write once more, for a convolution. */
+/* Counts the bytes of images that the library would read and write once more, for a convolution. `image` is an image of its
+ * chain. */
 static void
-count_convolution(Layouts *l, const Node *n)
+count_convolution(Layouts *l, const Node *n, const Value *image)
 {
-	uint32_t chain = chain_of(l, node_operand(n, 0));
+	uint32_t chain = chain_of(l, image);
 
 	l->refused[chain] |= !wants_channels_last(l, n);
 	for (int i = 0; i < n->n_operands; i++)
@@ -162,14 +163,15 @@ find_chains(Layouts *l, const Function *f)
 	for_each_node(f, n)
 		connect_images(l, n);
 	for_each_node(f, n) {
-		if (!connect_images(l, n)) /* they are connected already */
+		const Value *image = connect_images(l, n); /* they are connected already */
+		if (!image)
 			continue;
 		if (is_convolution(n))
-			count_convolution(l, n);
+			count_convolution(l, n, image);
 		if (gives_image(n))
 			count_end(l, node_result(n, 0));
 		for (int i = 0; i < n->n_operands; i++)
-			if (reads_image(n, i) && !is_repeated(node_operand(n, i)))
+			if (reads_image(n, i) && !is_broadcast(node_operand(n, i)))
 				count_end(l, node_operand(n, i));
 	}
 }
@@ -210,7 +212,7 @@ with_channels_last(Builder *b, Value *v)
 
 	if (known)
 		return known;
-	if (is_repeated(v)) {
+	if (is_broadcast(v)) {
 		Value *from = node_operand(v->node, 0);
 		return op_row(v->node)->channels_last.build(b, v->node, &from);
 	}
