@@ -12,7 +12,9 @@
  * known. A mean that is large costs nothing; an element k that is far from the mean does. Of rows with a normal
  * distribution, 19 of 20 have (m - k)^2 < 4 variance. The most that a row can have is n - 1 times the variance.
  *
- * Linear combinations. If a, b and c do not change along a row: sum(a y + b (x - c)) = a sum(y) + b (sum(x) - n c).
+ * Linear combinations. If a, b and c do not change along a row: sum(a y + b (x - c)) = a sum(y) + b sum(x - c). Where c is
+ * the mean m of the row, sum(x - m) = sum(x) - n m. Other centres stay inside the sum: if all of a row's elements are close
+ * to c, sum(x) and n c are large numbers that are almost equal.
  *
  * Sums of rows that a kernel keeps in registers or team memory stay as they are, because such a kernel reads a row once
  * anyway. Takes linear time in the number of nodes. */
@@ -28,8 +30,9 @@ typedef struct {
 	/* By value id: how many long sums (is_long_sum) are computed one after the other before the value. A kernel
 	 * that reads a tensor for a sum of depth d can compute other sums of depth d in the same read. */
 	int *depth;
-	int *place;        /* by value id: the place of its node in the function */
-	uint32_t n_values; /* later values, which this pass makes, have neither depth nor place */
+	int *place; /* by value id: the place of its node in the function */
+	uint32_t
+		n_values; /* later values, which this pass makes, have neither depth nor place, so they are no terms */
 	IntMap *merged; /* by value id of x: its sum, which merge_squares computes in another way */
 } Merge;
 /* sum_{axes} x, as merge_squares computes it. */
@@ -286,6 +289,40 @@ merged_sum(const Linear *l, const Value *v)
 	return same_axes(&m->axes, reduced_axes(l->sum)) ? m : NULL;
 }
 
+/* The value whose elements v has in another shape. */
+static const Value *
+before_reshapes(const Value *v)
+{
+	while (v->node && v->node->op == OP_reshape)
+		v = node_operand(v->node, 0);
+	return v;
+}
+
+/* Is c, which does not change along a row, the mean of x? */
+static bool
+is_mean_of(const Linear *l, const Value *c, const Value *x)
+{
+	const MergedSum *merged = merged_sum(l, x);
+	const Node *mean = before_reshapes(node_operand(c->node, 0))->node;
+	double n;
+
+	return merged && mean && mean->op == OP_div &&
+	       before_reshapes(node_operand(mean, 0)) == merged->sum &&
+	       value_splat(node_operand(mean, 1), &n) && n == (double)row_elements(l->sum);
+}
+
+/* Is the sum of n, an addition or a difference, as exact if it comes from the sums of both operands? */
+static bool
+is_sum_of_terms(const Linear *l, const Node *n)
+{
+	const Value *x = node_operand(n, 0), *y = node_operand(n, 1);
+	const Ints *axes = reduced_axes(l->sum);
+
+	if (is_constant_along(y, axes))
+		return n->op == OP_sub && is_mean_of(l, y, x);
+	return !is_constant_along(x, axes);
+}
+
 /* The sum of op(x, y), from the sums of x and y. */
 static Value *
 sum_of_both(Linear *l, const Node *n)
@@ -332,10 +369,12 @@ sum_by_op(Linear *l, Value *v)
 	const Ints *axes = reduced_axes(l->sum);
 	const Node *n = v->node;
 
-	if (!n || is_constant_along(v, axes))
+	if (!n || is_constant_along(v, axes) || merged_sum(l, v))
 		return sum_of_term(l, v);
+	if (v->id >= l->merge->n_values)
+		return NULL;
 	if (n->op == OP_add || n->op == OP_sub)
-		return sum_of_both(l, n);
+		return is_sum_of_terms(l, n) ? sum_of_both(l, n) : sum_of_term(l, v);
 	if ((n->op == OP_mul || n->op == OP_div) && is_constant_along(node_operand(n, 1), axes))
 		return sum_of_scaled(l, n, node_operand(n, 0), node_operand(n, 1));
 	if (n->op == OP_mul && is_constant_along(node_operand(n, 0), axes))
