@@ -11,6 +11,9 @@ SAME = "stride = [1,1], low = [1,1], high = [1,1], dilation = [1,1], groups = 1"
 HALF = "stride = [2,2], low = [1,0], high = [0,1], dilation = [1,2], groups = 1"
 WINDOW = "window = [3,2], stride = [2,1], low = [1,0], high = [1,1], dilation = [1,1]"
 POINT = "stride = [1,1], low = [0,0], high = [0,0], dilation = [1,1], groups = 1"
+LINE = "stride = [2], low = [2], high = [1], dilation = [1], groups = 1"
+SPACE = "stride = [1,2,1], low = [1,0,1], high = [0,1,1], dilation = [1,1,2], groups = 1"
+BOX = "window = [2,2,2], stride = [2,1,2], low = [0,1,0], high = [0,0,0], dilation = [1,1,1]"
 X, W, V = (2, 32, 20, 24), (32, 32, 3, 3), (32, 32, 1, 1)
 
 
@@ -54,6 +57,18 @@ CASES = {
                         ("slice %1 {start = [0,1,0,1], stop = [2,33,20,47], step = [1,1,1,2]}", (2, 32, 20, 23)),
                         ("slice %0 {start = [0,0,0,0], stop = [2,32,20,1], step = [1,1,1,1]}", (2, 32, 20, 1)),
                         ("concat %2, %3 {axis = 3}", X), conv("%4"), ("reverse %5 {axes = [2]}", X)], [6]),
+    "broadcast": function([("broadcast %y {shape = [2,32,20,24], axes = [0,1]}", X), (f"conv_grad_input %0, %w {{{SAME}, size = [20,24], allow_tf32 = true}}", X),
+                           conv("%1"), (f"conv_grad_weight %2, %0 {{{SAME}, size = [3,3], allow_tf32 = true}}", W), ("mul %1, %2", X)],
+                          [3, 4], ("f32", X), ("f32", W), ("f32", (2, 32))),
+    "line": function([conv("%x", LINE, (8, 32, 40)), ("exp %0", (8, 32, 40)), conv("%1", LINE, (8, 32, 20)),
+                      (f"conv_grad_input %2, %w {{{LINE}, size = [40], allow_tf32 = true}}", (8, 32, 40)),
+                      (f"conv_grad_weight %1, %2 {{{LINE}, size = [5], allow_tf32 = true}}", (32, 32, 5)), ("reduce %3 {kind = sum, axes = [0,2]}", (32,))],
+                     [3, 4, 5], ("f32", (8, 32, 80)), ("f32", (32, 32, 5)), ("f32", X)),
+    "space": function([conv("%x", SPACE, (2, 16, 6, 4, 4)), (f"pool %0 {{kind = max, {BOX}}}", (2, 16, 3, 4, 2)),
+                       (f"pool_grad %1, %0 {{kind = max, {BOX}}}", (2, 16, 6, 4, 4)),
+                       (f"conv_grad_input %2, %w {{{SPACE}, size = [6,8,6], allow_tf32 = true}}", (2, 16, 6, 8, 6)), conv("%3", SPACE, (2, 16, 6, 4, 4)),
+                       ("reduce %4 {kind = max, axes = [1,3]}", (2, 6, 4))],
+                      [3, 4, 5], ("f32", (2, 16, 6, 8, 6)), ("f32", (16, 16, 2, 3, 3)), ("f32", X)),
 }
 
 

@@ -110,3 +110,25 @@ def test_one_number_repeated_has_no_variance(library):
         x = np.full(f.shape, 1234.56, np.float32)
         mean, variance, *gradients = library.call(i, [x, *data(f)[1:]])
         assert (mean == x.flat[0]).all() and (variance == 0).all() and np.isfinite(gradients[0]).all(), f.shape
+
+
+def test_a_given_centre(run, tmp_path):
+    """sum((x - 1000) f), where f is known after a sum: x close to 1000 costs no digits."""
+    shape, of = (16, 64, 512), "f32[16,64,512]"
+    text = f"""(%a0: {of}, %a1: {of}) -> (f32[64], f32[64]) {{
+  %0 = reduce %a1 {{kind = sum, axes = [0,2]}} : f32[64]
+  %1 = broadcast %0 {{shape = [16,64,512], axes = [1]}} : {of}
+  %2 = constant {{value = f32[] [1000.0]}} : f32[]
+  %3 = broadcast %2 {{shape = [16,64,512]}} : {of}
+  %4 = sub %a0, %3 : {of}
+  %5 = mul %4, %1 : {of}
+  %6 = reduce %5 {{kind = sum, axes = [0,2]}} : f32[64]
+  return %0, %6
+}}
+"""
+    f = SimpleNamespace(text=text, results=[("f32", (64,)), ("f32", (64,))])
+    random = np.random.default_rng(2)
+    x, y = (1000 + 0.01 * random.standard_normal(shape)).astype(np.float32), random.standard_normal(shape).astype(np.float32)
+    _, got = Library(run, tmp_path, TARGET, [f], PASSES).call(0, [x, y])
+    want = (x.astype(np.float64) - 1000).sum((0, 2)) * y.astype(np.float64).sum((0, 2))
+    assert np.linalg.norm(got - want) <= 1e-5 * np.linalg.norm(want)
