@@ -62,13 +62,34 @@ drop_groups(Module *m)
 			function_remove(m->functions.at[i]);
 }
 
+/* Reports a node that can become neither a kernel nor an instruction. A call with a gradient of
+ * its own is not such a node: after autograd, the function's body has replaced the call. */
+static bool
+refuse_node(const Pass *p, const Node *n)
+{
+	FuseClass c = node_fuse_class(n);
+
+	if (c != FUSE_NONE || op_row(n)->effect || launched_kernel(n))
+		return false;
+	diag_error(p->diag, EXIT_UNSUPPORTED,
+	           "%s: node \"%s\" (%s): no compiled form in this build; the interpreter runs it",
+	           n->function->module->name, loc_origin(n->loc), op_row(n)->name);
+	return true;
+}
+
 static bool
 run_fuse(Pass *p, Module *m)
 {
 	FusedBodies bodies = {.by_hash = intmap_new(p->scratch)};
 	int n = m->functions.n;
+	bool refused = false;
 
 	if (!pass_check_cores(p))
+		return false;
+	for_each_function(m, f)
+		for_each_node(f, node)
+			refused |= f->kind == FUNCTION_PLAIN && refuse_node(p, node);
+	if (refused)
 		return false;
 	for (int i = 0; i < n; i++) {
 		Function *f = m->functions.at[i];

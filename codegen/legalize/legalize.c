@@ -168,26 +168,10 @@ copy_views(Pass *p, const Target *target, Node *n, Value **copies)
 	}
 }
 
-/* Reports a node that can become neither a kernel nor an instruction. A call with a gradient of
- * its own is not such a node: after autograd, the function's body has replaced the call. */
-static bool
-refuse_call(const Pass *p, const Node *n)
-{
-	FuseClass c = node_fuse_class(n);
-
-	if (c != FUSE_NONE || op_row(n)->effect || launched_kernel(n))
-		return false;
-	diag_error(p->diag, EXIT_UNSUPPORTED,
-	           "%s: node \"%s\" (%s): no compiled form in this build; the interpreter runs it",
-	           n->function->module->name, loc_origin(n->loc), op_row(n)->name);
-	return true;
-}
-
 static bool
 run_legalize(Pass *p, Module *m)
 {
 	const TargetOptions *o = p->options;
-	bool refused = false;
 
 	if (!pass_check_cores(p) || !bodies_own(m, p->scratch, p->diag))
 		return false;
@@ -208,7 +192,6 @@ run_legalize(Pass *p, Module *m)
 		sorts_split(f);
 		reduces_split(f, target, target_parts(target, o->cores), p->scratch);
 		for_each_node(f, n) {
-			refused |= refuse_call(p, n);
 			if (n->op == OP_constant)
 				store_constant(n);
 			else
@@ -216,7 +199,7 @@ run_legalize(Pass *p, Module *m)
 		}
 	}
 	p->changed = true;
-	return !refused;
+	return true;
 }
 
 const PassRow pass_legalize = {.name = "legalize",
