@@ -96,13 +96,14 @@ convolution(GraphWriter *w, const char *op, const char *x, const char *k, const 
 	return writer_node(w, op, attributes, 2, (const char *[]){x, k});
 }
 
-/* Can the convolution be written? ONNX's convolutions accept neither negative pads nor integers. */
+/* Can the convolution be written? ONNX's convolutions accept neither negative pads, nor integers, nor channels as the last
+ * axis, which only kernels of GPUs have. */
 static bool
 fits(const Node *n)
 {
 	const ConvAttr *a = n->attr;
 
-	if (!dtype_is_float(node_result(n, 0)->type->dtype))
+	if (a->channels_last || !dtype_is_float(node_result(n, 0)->type->dtype))
 		return false;
 	for (int i = 0; i < a->low.n; i++)
 		if (a->low.at[i] < 0 || a->high.at[i] < 0)
