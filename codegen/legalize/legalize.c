@@ -56,11 +56,7 @@ sum_in_f32(Pass *p, const Target *target, Node *n)
 	DType dtype = n->n_results ? node_result(n, 0)->type->dtype : BOOL;
 	if (!float_format(dtype) || !s || !s->sums_in_memory || !s->sums_in_memory(n))
 		return;
-	Builder b = {.m = n->function->module,
-	             .f = n->function,
-	             .before = n,
-	             .loc = n->loc,
-	             .phase = n->phase};
+	Builder b = builder_before(n);
 	Value **operands = NEW_ARRAY(p->scratch, Value *, n->n_operands);
 	for (int i = 0; i < n->n_operands; i++) {
 		Value *v = node_operand(n, i);
@@ -85,11 +81,7 @@ round_filter_gradient(const Target *target, Node *n)
 	if (node_result(n, 0)->type->dtype != F32 || dtype_info[images].bits != 16 ||
 	    !library_takes_dtypes(l, n) || op_row(n)->flops(n) < l->least_flops)
 		return;
-	Builder b = {.m = n->function->module,
-	             .f = n->function,
-	             .before = n,
-	             .loc = n->loc,
-	             .phase = n->phase};
+	Builder b = builder_before(n);
 	Value *operands[] = {node_operand(n, 0), node_operand(n, 1)};
 	attr.dtype = 0; /* the operands' */
 	Value *rounded = build(&b, n->op, COUNT(operands), operands, &attr);

@@ -107,16 +107,6 @@ place_node(Merge *s, const Node *n, int place)
 	}
 }
 
-static Builder
-builder_before(Node *n)
-{
-	return (Builder){.m = n->function->module,
-	                 .f = n->function,
-	                 .before = n,
-	                 .loc = n->loc,
-	                 .phase = n->phase};
-}
-
 /* ---- values that do not change along a row: broadcasts along the reduced axes */
 static bool
 is_constant_along(const Value *v, const Ints *axes)

@@ -5,6 +5,17 @@
 
 #include "codegen/target/target.h"
 
+/* Builds nodes in front of n, with its place in the source and its phase. */
+static inline Builder
+builder_before(Node *n)
+{
+	return (Builder){.m = n->function->module,
+	                 .f = n->function,
+	                 .before = n,
+	                 .loc = n->loc,
+	                 .phase = n->phase};
+}
+
 /* ---- split_reduce.c */
 /* Splits large reductions of f that would otherwise run in fewer than `parts` parallel parts. */
 void reduces_split(Function *f, const Target *t, int64_t parts, Arena *scratch);

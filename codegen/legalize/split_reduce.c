@@ -20,16 +20,6 @@ enum { DEPTH = 12 };
 /* a second reduction of that many chunks of the least size is cut, too */
 enum { MANY_CHUNKS = 8 };
 
-static Builder
-builder_before(Node *n)
-{
-	return (Builder){.m = n->function->module,
-	                 .f = n->function,
-	                 .before = n,
-	                 .loc = n->loc,
-	                 .phase = n->phase};
-}
-
 /* The least divisor d of n with wanted <= d < 2 * wanted; 0: there is no such divisor. */
 static int64_t
 divisor_from(int64_t n, int64_t wanted)
