@@ -6,7 +6,7 @@
  *	%1 = launch ... {kernel = @dot_29} : f32[16384,50257]   ->   f32[16384,50260]
  *
  * Kernels that read or write the value get new places (indices into the buffer): the element in row r and column c moves from
- * 50257 r + c to 50260 r + c (pitch_places.c). The kernel that writes the value writes zeros into the padding. If all operands
+ * 50257 r + c to 50260 r + c (ir/loop/pitch.c). The kernel that writes the value writes zeros into the padding. If all operands
  * of a library's product have padding, the library multiplies 50260 columns, as if they were part of the tensor (pitch_calls.c).
  *
  * Only values between kernels can have padding. States, such as weights, keep the layout of their type, and so do results
@@ -347,7 +347,7 @@ move_buffer(const Pitches *p, Kernel *k, int buffer, int padding)
 	Type from = b->type, to = with_padding(p, from, padding);
 
 	if (row_of(to) != row_of(from))
-		places_move(p->m->arena, k, buffer, row_of(from), row_of(to));
+		places_move(p->m->arena, k, buffer, &(RowMove){row_of(from), row_of(to), 0});
 	if (buffer >= k->n_inputs)
 		places_write_zeros(p->m->arena, k, buffer, from, to);
 	b->type = to;

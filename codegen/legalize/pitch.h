@@ -7,14 +7,6 @@
 
 enum { PAD_COLUMNS = 1, PAD_ROWS = 2 };
 
-/* ---- pitch_places.c */
-/* Can the elements of the buffer move from rows of `row` elements to longer rows? */
-bool places_can_move(Arena *arena, const Kernel *k, int buffer, int64_t row);
-/* Moves the elements to rows of `pitch` elements. The caller changes the buffer's type. */
-void places_move(Arena *arena, Kernel *k, int buffer, int64_t row, int64_t pitch);
-/* Makes the kernel write zeros into the padding of an output of type `from` whose places were moved to type `to`. */
-void places_write_zeros(Arena *arena, Kernel *k, int buffer, Type from, Type to);
-
 /* ---- pitch_calls.c: a library's products, whose operands may have padding */
 /* The padding (PAD_COLUMNS, PAD_ROWS) that this buffer needs so that all axes of the kernel's product can be padded; 0: none. */
 int product_padding(const Kernel *k, int buffer, const LibraryLimits *l);

@@ -182,6 +182,9 @@ lower_calls(Pass *p, Function *f, Sharing *sh)
 		}
 		l.call = n;
 		l.f = called_function(n);
+		l.arena = p->scratch;
+		if (lower_concat_in_place(&l, sh, n))
+			continue;
 		if (!kernels_for(sh, l, p->scratch, &done))
 			return false;
 		launch_instead(n, &done);

@@ -289,11 +289,18 @@ Kernel *sharing_find(const Module *m, Sharing *sh, const Kernel *k);
 Node *lower_insert_launch(Node *call, Kernel *k, int n_operands, Value *const *operands,
                           int n_results, const Type *types);
 
+/* ---- concat_in_place.c */
+/* If the call is a concat whose operands are computed by kernels that can write into the concat, makes them do so, gives
+ * the call's readers the result and returns true. The call itself stays until all calls are lowered. */
+bool lower_concat_in_place(const Lowering *l, Sharing *sh, Node *call);
+
 /* ---- reader.c */
 /* Marks the kernel of e's product as serving `server`, the kernel of e's reader: if a library
  * runs both in one call, the product's kernel is not launched. The reader's launch already stands
  * before e->call. */
 void lower_serve_reader(Module *m, Sharing *sh, const Epilogue *e, const Kernel *server);
+/* The launch had the kernel `from`. Makes the kernels that served `from` serve its present kernel. */
+void lower_serve_instead(Sharing *sh, Node *launch, const Kernel *from);
 
 /* ---- element.c, parts.c: functions that ops call through LowerCalls (ir/loop/lower.c) */
 LoopValue kernel_element(Lower *lw, const Value *v, const Index *at);

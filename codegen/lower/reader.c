@@ -45,6 +45,21 @@ launch_of(Node *n, Kernel *k, bool again)
 	                           &node_result(n, 0)->type);
 }
 
+void
+lower_serve_instead(Sharing *sh, Node *launch, const Kernel *from)
+{
+	Module *m = launch->function->module;
+
+	for (int i = 0; i < launch->n_operands; i++) {
+		Node *n = node_operand(launch, i)->node;
+		Kernel *k = n && launched_kernel(n) ? ((LaunchAttr *)n->attr)->kernel : NULL;
+		if (!k || k->serves != from)
+			continue;
+		((LaunchAttr *)n->attr)->kernel = serving_kernel(m, sh, k, launched_kernel(launch));
+		lower_serve_instead(sh, n, k);
+	}
+}
+
 /* The serving launch that makes the product's last operand; NULL: there is no such launch. */
 static Node *
 launch_before(const Node *product)

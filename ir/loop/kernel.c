@@ -300,3 +300,42 @@ kernel_match_blocks(Kernel *k, Arena *scratch)
 		}
 	}
 }
+
+static void
+renumber_statement(LoopStatement *s, Arena *arena, const int *to)
+{
+	int n = statement_windows(s);
+
+	if (s->buffer >= 0 && s->kind != LOOP_STATEMENT_SCALAR)
+		s->buffer = to[s->buffer];
+	if (n) {
+		LoopWindow *w = arena_copy(arena, s->windows, sizeof(*w) * (size_t)n);
+		for (int i = 0; i < n; i++)
+			w[i].buffer = to[w[i].buffer];
+		s->windows = w;
+	}
+	if (s->n_accumulators == 0)
+		return;
+	s->accumulators = arena_copy(arena, s->accumulators,
+	                             sizeof(Accumulator) * (size_t)s->n_accumulators);
+	for (int i = 0; i < s->n_accumulators; i++)
+		if (s->accumulators[i].level == ACC_ROW)
+			s->accumulators[i].tile = to[s->accumulators[i].tile];
+}
+
+void
+kernel_renumber_buffers(Kernel *k, Arena *arena, const int *to)
+{
+	for (int i = 0; i < k->body.n; i++)
+		renumber_statement(&k->body.at[i], arena, to);
+	for (int b = 0; b < k->buffers.n; b++)
+		if (k->buffers.at[b].from)
+			k->buffers.at[b].from = 1 + to[k->buffers.at[b].from - 1];
+	if (!k->library)
+		return;
+	LibraryCall *c = arena_copy(arena, k->library, sizeof(*c));
+	for (int i = 0; i < N_LIBRARY_OPERANDS; i++)
+		if (library_has_operand(c, i))
+			c->operands[i].buffer = to[c->operands[i].buffer];
+	k->library = c;
+}

@@ -226,7 +226,22 @@ void kernel_match_blocks(Kernel *k, Arena *scratch);
 /* Removes scalars that no statement uses. */
 void kernel_drop_unused(Kernel *k, Arena *scratch);
 
-/* ---- one_result.c */
+/* Gives buffer b the number to[b] wherever the kernel names it. The list of buffers itself is left to the caller. */
+void kernel_renumber_buffers(Kernel *k, Arena *arena, const int *to);
+
+/* ---- loop/pitch.c */
+/* RowMove of `row` elements that move to rows of `pitch` elements, of which they get those from number `offset` on. */
+typedef struct {
+	int64_t row, pitch, offset;
+} RowMove;
+/* Can the elements of the buffer move from rows of `row` elements to longer rows? */
+bool places_can_move(Arena *arena, const Kernel *k, int buffer, int64_t row);
+/* Moves the elements of the buffer. The caller changes the buffer's type. */
+void places_move(Arena *arena, Kernel *k, int buffer, const RowMove *to);
+/* Makes the kernel write zeros into the padding of an output of type `from` whose places were moved to type `to`. */
+void places_write_zeros(Arena *arena, Kernel *k, int buffer, Type from, Type to);
+
+/* ---- loop/one_result.c */
 /* A new kernel of the module that computes only this result of k. inputs: room for k's inputs; gets the number in k of each
  * input of the new kernel. NULL if k's results cannot be computed apart. */
 Kernel *kernel_one_result(Module *m, Arena *scratch, const Kernel *k, int result, int *inputs);

@@ -87,12 +87,8 @@ drop_buffers(Kernel *k, Arena *scratch, int result, int *inputs)
 			inputs[n_inputs++] = b;
 		k->buffers.at[n++] = k->buffers.at[b];
 	}
-	for (int i = 0; i < k->body.n; i++) {
-		LoopStatement *s = &k->body.at[i];
-		if (s->buffer >= 0 && s->kind != LOOP_STATEMENT_SCALAR)
-			s->buffer = moved[s->buffer];
-	}
 	k->buffers.n = n;
+	kernel_renumber_buffers(k, scratch, moved);
 	k->n_inputs = n_inputs;
 	k->n_outputs = 1;
 	for (int i = 0; i <= n_inputs; i++)

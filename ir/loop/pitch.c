@@ -1,5 +1,5 @@
 /* Moves the elements of a kernel's buffer to longer rows: the element in row r and column c goes from place 50257 r + c to
- * place 50264 r + c. Whatever touches the buffer must say its row and its column: a place whose column cannot be proven to
+ * place 50264 r + c, and further if rows begin `offset` elements later. Whatever touches the buffer must say its row and its column: a place whose column cannot be proven to
  * stay in the row does not move.
  *
  * A kernel that writes the buffer also writes zeros behind each row, and into rows behind the last row. Each part of the
@@ -9,7 +9,7 @@
  *	  for v10 < min(1, -4 v0 - v9 + 512) {             rows 4 v0 to 4 v0 + 3 of 512
  *	    for v11 < 7: store y0[201056 v0 + 50264 v9 + v11 + 50257] = 0
  */
-#include "codegen/legalize/pitch.h"
+#include "ir/loop/loop.h"
 
 /* ---- can the places move? */
 /* Facts about the scalars of a kernel. */
@@ -47,6 +47,16 @@ find_remainder(Scalars *s, const LoopStatement *at)
 	}
 }
 
+/* If the statement divides a number below n by a constant c, records that its result is at most (n - 1) / c. */
+static void
+find_quotient(Scalars *s, const LoopStatement *at)
+{
+	int64_t c = at->op == LOOP_div ? divisor(s, at->result, at->operands[0]) : 0;
+
+	if (c > 0 && s->extents[at->operands[0]] > 0)
+		s->extents[at->result] = (s->extents[at->operands[0]] - 1) / c + 1;
+}
+
 static Scalars
 scalars_of(Arena *arena, const Kernel *k)
 {
@@ -64,6 +74,8 @@ scalars_of(Arena *arena, const Kernel *k)
 			s.bounds[at->result] = at->place;
 		} else if (at->kind == LOOP_STATEMENT_AFFINE) {
 			find_remainder(&s, at);
+		} else if (at->kind == LOOP_STATEMENT_OP) {
+			find_quotient(&s, at);
 		} else if (at->kind == LOOP_STATEMENT_EACH) {
 			Type tile = k->buffers.at[at->buffer].type;
 			s.extents[at->result] = tile->dims[0];
@@ -257,8 +269,9 @@ finish_writing(Writer *w)
 
 /* ---- moving */
 static Affine
-moved(Arena *arena, const Affine *place, int64_t row, int64_t pitch)
+moved(Arena *arena, const Affine *place, const RowMove *to)
 {
+	int64_t row = to->row, pitch = to->pitch;
 	AffineTerm *terms = NEW_ARRAY(arena, AffineTerm, place->n);
 	int64_t whole = place->constant / row - (place->constant % row < 0);
 
@@ -267,35 +280,35 @@ moved(Arena *arena, const Affine *place, int64_t row, int64_t pitch)
 		if (terms[i].coefficient % row == 0)
 			terms[i].coefficient = terms[i].coefficient / row * pitch;
 	}
-	return (Affine){place->constant + whole * (pitch - row), place->n, terms};
+	return (Affine){place->constant + whole * (pitch - row) + to->offset, place->n, terms};
 }
 
 static const Affine *
-moved_copy(Arena *arena, const Affine *place, int64_t row, int64_t pitch)
+moved_copy(Arena *arena, const Affine *place, const RowMove *to)
 {
-	Affine a = moved(arena, place, row, pitch);
+	Affine a = moved(arena, place, to);
 
 	return arena_copy(arena, &a, sizeof(a));
 }
 
 static void
-move_statement(Arena *arena, LoopStatement *s, int buffer, int64_t row, int64_t pitch)
+move_statement(Arena *arena, LoopStatement *s, int buffer, const RowMove *to)
 {
 	Touch t[2];
 
 	if (touches(s, buffer, t) == 0)
 		return;
 	if (s->kind != LOOP_STATEMENT_COPY) {
-		s->place = moved_copy(arena, s->place, row, pitch);
+		s->place = moved_copy(arena, s->place, to);
 		return;
 	}
 	LoopWindow w = s->windows[0];
-	w.place = moved_copy(arena, w.place, row, pitch);
+	w.place = moved_copy(arena, w.place, to);
 	s->windows = arena_copy(arena, &w, sizeof(w));
 }
 
 static void
-move_call(Arena *arena, Kernel *k, int buffer, int64_t row, int64_t pitch)
+move_call(Arena *arena, Kernel *k, int buffer, const RowMove *to)
 {
 	if (!k->library)
 		return;
@@ -305,16 +318,16 @@ move_call(Arena *arena, Kernel *k, int buffer, int64_t row, int64_t pitch)
 		if (!library_has_operand(c, i) || o->buffer != buffer)
 			continue;
 		for (uint32_t d = 0; d < o->rank; d++)
-			if (o->strides[d] % row == 0)
-				o->strides[d] = o->strides[d] / row * pitch;
-		o->offset = o->offset / row * pitch;
+			if (o->strides[d] % to->row == 0)
+				o->strides[d] = o->strides[d] / to->row * to->pitch;
+		o->offset = o->offset / to->row * to->pitch + to->offset;
 	}
 	k->library = c;
 }
 
-/* place + (pitch - row) * (place / row) */
+/* place + (pitch - row) * (place / row) + offset */
 static const Affine *
-divided(Writer *w, const Affine *place, int64_t row, int64_t pitch)
+divided(Writer *w, const Affine *place, const RowMove *to)
 {
 	LoopStatement *s = write_statement(w, LOOP_STATEMENT_AFFINE);
 	LoopValue at = s->result = w->k->n_scalars++;
@@ -323,7 +336,7 @@ divided(Writer *w, const Affine *place, int64_t row, int64_t pitch)
 	s = write_statement(w, LOOP_STATEMENT_CONST);
 	LoopValue length = s->result = w->k->n_scalars++;
 	s->type = S64;
-	s->i = row;
+	s->i = to->row;
 	s = write_statement(w, LOOP_STATEMENT_OP);
 	LoopValue number = s->result = w->k->n_scalars++;
 	s->op = LOOP_div;
@@ -331,12 +344,13 @@ divided(Writer *w, const Affine *place, int64_t row, int64_t pitch)
 	s->n_operands = 2;
 	s->operands[0] = at;
 	s->operands[1] = length;
-	Affine moved = plus(w->arena, place, number, pitch - row);
+	Affine moved = plus(w->arena, place, number, to->pitch - to->row);
+	moved.constant += to->offset;
 	return arena_copy(w->arena, &moved, sizeof(moved));
 }
 
 void
-places_move(Arena *arena, Kernel *k, int buffer, int64_t row, int64_t pitch)
+places_move(Arena *arena, Kernel *k, int buffer, const RowMove *to)
 {
 	Scalars scalars = scalars_of(arena, k);
 	Writer w = {.arena = arena, .k = k};
@@ -346,16 +360,16 @@ places_move(Arena *arena, Kernel *k, int buffer, int64_t row, int64_t pitch)
 		LoopStatement s = k->body.at[i];
 		bool divides = false;
 		for (int n = touches(&s, buffer, t) - 1; n >= 0; n--)
-			divides |= !is_in_row(arena, &scalars, t[n].at, row, t[n].more,
+			divides |= !is_in_row(arena, &scalars, t[n].at, to->row, t[n].more,
 			                      t[n].condition);
 		if (divides)
-			s.place = divided(&w, s.place, row, pitch);
+			s.place = divided(&w, s.place, to);
 		else
-			move_statement(arena, &s, buffer, row, pitch);
+			move_statement(arena, &s, buffer, to);
 		vec_push(arena, &w.body, s);
 	}
 	finish_writing(&w);
-	move_call(arena, k, buffer, row, pitch);
+	move_call(arena, k, buffer, to);
 }
 
 /* ---- zeros */
