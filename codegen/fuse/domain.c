@@ -76,7 +76,7 @@ domain_equal(const Domain *a, const Domain *b)
 		if (a->elements[s] != b->elements[s] ||
 		    !reduce_form_equal(&a->reduction[s], &b->reduction[s]))
 			return false;
-	return true;
+	return reduce_form_equal(&a->columns, &b->columns);
 }
 
 void
@@ -85,6 +85,34 @@ domain_add_reduction(Domain *d, IterSpace s, const Node *n)
 	d->reduction[s] = reduce_form_of(n);
 	d->elements[s] = node_operand(n, 0)->type->n;
 	d->elements[s + 1] = node_result(n, 0)->type->n;
+}
+
+void
+domain_add_columns(Domain *d, const Node *n)
+{
+	d->columns = reduce_form_of(n);
+	d->elements[ITER_COLUMNS] = node_result(n, 0)->type->n;
+}
+
+/* rows: kept r, reduced w. columns: kept b, reduced r / b, kept w */
+bool
+domain_takes_columns(const ReduceForm *rows, const ReduceForm *columns)
+{
+	const int64_t *c = columns->extent;
+
+	return rows->n == 2 && rows->reduced[1] && columns->n == 3 && columns->reduced[1] &&
+	       c[0] * c[1] == rows->extent[0] && c[2] == rows->extent[1];
+}
+
+bool
+columns_fit(const Target *t, const ReduceForm *columns, int sums)
+{
+	const ReduceTiles *tiles = &t->tuning->reduce;
+	int64_t width = columns->extent[2];
+	int64_t members = width <= tiles->team_row ? tiles->row_members : t->team;
+	int64_t own = members > 0 ? (width + members - 1) / members : 0;
+
+	return own > 0 && own <= tiles->own_numbers && own * sums <= tiles->column_numbers;
 }
 
 /* The form of a reduction over exactly the axes that the broadcast repeats. */
@@ -178,21 +206,42 @@ space_reduced(const Classes *c, const Node *n)
 	return x->node && c->of[class_of(c, x)] == ITER_ROWS ? ITER_ROWS : ITER_FULL;
 }
 
+/* Are there reductions of full values along rows? */
+static bool
+reduces_rows(const Classes *c)
+{
+	for_each_node(c->f, n) {
+		ReduceForm form = reduces(n) ? reduce_form_of(n) : (ReduceForm){0};
+		if (form.n && space_reduced(c, n) == ITER_FULL && !reduce_form_by_column(&form))
+			return true;
+	}
+	return false;
+}
+
 /* Returns NULL, or why the reductions of this space do not have one form. */
 static const char *
 add_reductions(const Classes *c, Domain *d, IterSpace s)
 {
+	bool has_rows = s == ITER_FULL && reduces_rows(c);
+
 	for_each_node(c->f, n) {
 		if (!reduces(n) || space_reduced(c, n) != s)
 			continue;
 		ReduceForm form = reduce_form_of(n);
-		if (d->reduction[s].n && !reduce_form_equal(&form, &d->reduction[s]))
+		bool columns = has_rows && reduce_form_by_column(&form);
+		const ReduceForm *other = columns ? &d->columns : &d->reduction[s];
+		if (other->n && !reduce_form_equal(&form, other))
 			return "two of its reductions do not keep the same rows";
-		domain_add_reduction(d, s, n);
-		c->of[class_of(c, node_result(n, 0))] = (uint8_t)(s + 1);
+		if (columns)
+			domain_add_columns(d, n);
+		else
+			domain_add_reduction(d, s, n);
+		c->of[class_of(c, node_result(n, 0))] = (uint8_t)(columns ? ITER_COLUMNS : s + 1);
 		if (node_operand(n, 0)->node)
 			c->of[class_of(c, node_operand(n, 0))] = (uint8_t)s;
 	}
+	if (d->columns.n && !domain_takes_columns(&d->reduction[ITER_FULL], &d->columns))
+		return "its sums of columns are not sums of blocks of the rows that it reduces";
 	return NULL;
 }
 

@@ -26,19 +26,36 @@ bool reduce_form_by_column(const ReduceForm *f);
 /* Does n add anything up? A reduction over axes of one element is a copy. */
 bool reduces(const Node *n);
 /* A space: for which iterations a value has an element. If the operand of a reduction is in one
- * space, the result is in the next: full, rows, chunks. */
-typedef enum { ITER_NONE, ITER_FULL, ITER_ROWS, ITER_CHUNKS, N_ITER_SPACES } IterSpace;
+ * space, the result is in the next: full, rows, chunks. A kernel that reduces rows may also add up blocks
+ * of rows, column by column: those sums are in the space `columns`. Example: the gradient of a layer norm over f32[64,96] needs sums along
+ * rows; beside them it gives sums of 8 rows for the gradient of the weight, f32[8,96]. */
+typedef enum {
+	ITER_NONE,
+	ITER_FULL,
+	ITER_ROWS,
+	ITER_CHUNKS,
+	ITER_COLUMNS,
+	N_ITER_SPACES
+} IterSpace;
 typedef struct {
 	/* elements of a value of each space; 0: the kernel has no such values */
 	int64_t elements[N_ITER_SPACES];
 	/* form of all reductions whose operand is in that space; n = 0: no reductions */
 	ReduceForm reduction[N_ITER_SPACES];
+	/* form of the reductions from full values to columns; n = 0: no such reductions */
+	ReduceForm columns;
 } Domain;
 /* A strategy that makes a kernel of several nodes describes the kernel's domain with these functions. */
 Domain domain_full(Type t); /* domain of a kernel that computes values of type t */
 /* Records in the domain that values of space s are reduced in the way in which n reduces its
  * operand: sets reduction[s], and elements of the next space. */
 void domain_add_reduction(Domain *d, IterSpace s, const Node *n);
+/* Like domain_add_reduction, for a reduction n from full values to columns. */
+void domain_add_columns(Domain *d, const Node *n);
+/* May a kernel with reductions of the form `rows` also add up blocks of rows in the form `columns`? */
+bool domain_takes_columns(const ReduceForm *rows, const ReduceForm *columns);
+/* Do the members of the target's teams have room for this many sums of each column of a row, beside the row itself? */
+bool columns_fit(const Target *t, const ReduceForm *columns, int sums);
 /* The space over which a node reads v. v is a value in space `base`, or a chain of views of such
  * a value. If all views are reshapes, the result is `base`. If a view is a broadcast that repeats
  * row values along the reduced axes, the result is ITER_FULL. Any other view gives ITER_NONE. */

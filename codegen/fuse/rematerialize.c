@@ -38,7 +38,8 @@ typedef struct {
 	const StorePlan *plan;
 	/* by node id: is the node late, that is, does it run in the backward pass? */
 	bool *late;
-	bool *read_late; /* by value id: is it in memory, and does a late node read it? */
+	bool *read_late;  /* by value id: is it in memory, and does a late node read it? */
+	bool *by_product; /* by value id: does a late node without a group read it from memory? */
 	/* by value id: groups that load the value, or that would load the value in order to
 	 * compute others again from it */
 	Kernels *kernels;
@@ -120,6 +121,7 @@ mark_read(Remat *r, Value *v, int group)
 		return;
 	}
 	r->read_late[x->id] = true;
+	r->by_product[x->id] |= group < 0;
 	if (group >= 0)
 		add_kernel(r, x, group);
 }
@@ -196,7 +198,8 @@ source_of(const Remat *r, Value *v)
 static void
 consider(Remat *r, Value *v)
 {
-	Source s = source_of(r, v);
+	bool written_again = r->by_product[v->id] && !r->target->tuning->recompute.for_products;
+	Source s = written_again ? (Source){0} : source_of(r, v);
 
 	r->source[v->id] = s;
 	r->kept[v->id] = s.n == 0;
@@ -400,6 +403,7 @@ run_rematerialize(Pass *p, Module *m)
 		           .plan = store_plan(f, target, o->cores, p->scratch),
 		           .late = NEW_ARRAY(p->scratch, bool, nodes),
 		           .read_late = NEW_ARRAY(p->scratch, bool, values),
+		           .by_product = NEW_ARRAY(p->scratch, bool, values),
 		           .kernels = NEW_ARRAY(p->scratch, Kernels, values),
 		           .loaded = intmap_new(p->scratch),
 		           .kept = NEW_ARRAY(p->scratch, bool, values),

@@ -18,7 +18,10 @@ enum { BLOCK = UNIT_BLOCK, LONG_SUM = 1 << 16 };
  * again */
 enum { DEPTH = 12 };
 /* a second reduction of that many chunks of the least size is cut, too */
-enum { MANY_CHUNKS = 8 };
+enum { MANY_CHUNKS = 16 };
+/* A kernel that reduces rows and sums their columns, too, has a part for each chunk: half as many as other kernels have, with half as
+ * many rows. On an H100 these are half of the threads that it can hold, which reach its memory's rate. */
+enum { PARTS_OF_ROWS = 2 };
 
 /* The least divisor d of n with wanted <= d < 2 * wanted; 0: there is no such divisor. */
 static int64_t
@@ -245,13 +248,52 @@ stays_whole(const Node *n, const Forms *forms)
 	return false;
 }
 
+/* Tensors of which rows are reduced. */
+typedef struct {
+	int64_t elements, width;
+} RowsReduced;
+typedef struct {
+	Forms forms;
+	VEC(RowsReduced) rows;
+} Reductions;
+
+/* Notes the tensor whose rows n reduces. */
 static void
-split(Node *n, const Forms *forms, const Target *t, int64_t parts)
+add_rows(Reductions *r, const Node *n, Arena *scratch)
+{
+	const ReduceAttr *a = n->attr;
+	Type t = op_row(n)->fuse == FUSE_REDUCE ? node_operand(n, 0)->type : NULL;
+
+	if (!t || a->axes.n != 1 || a->axes.at[0] != t->rank - 1)
+		return;
+	for (int i = 0; i < r->rows.n; i++)
+		if (r->rows.at[i].elements == t->n && r->rows.at[i].width == t->dims[t->rank - 1])
+			return;
+	vec_push(scratch, &r->rows, ((RowsReduced){t->n, t->dims[t->rank - 1]}));
+}
+
+/* Might one kernel sum n's columns and reduce the rows of its tensor? (fuse, the space of columns) */
+static bool
+is_beside_rows(const Node *n, const Reductions *r, const Target *t)
+{
+	if (t->kind != TARGET_TEAMS || !reduce_is_by_column(n))
+		return false;
+	for (int i = 0; i < r->rows.n; i++)
+		if (r->rows.at[i].elements == node_operand(n, 0)->type->n &&
+		    r->rows.at[i].width == node_result(n, 0)->type->n)
+			return true;
+	return false;
+}
+
+static void
+split(Node *n, const Reductions *r, const Target *t, int64_t parts)
 {
 	const ReduceTiles *tiles = &t->tuning->reduce;
 	Type x = node_operand(n, 0)->type, y = node_result(n, 0)->type;
 	const ReduceAttr *a = n->attr;
-	int64_t own = reduce_is_by_column(n)
+	bool beside = is_beside_rows(n, r, t);
+	int64_t own = beside ? PARTS_OF_ROWS
+	              : reduce_is_by_column(n)
 	                      ? (y->n + tiles->chunk_columns - 1) / tiles->chunk_columns
 	                      : y->n;
 
@@ -259,9 +301,10 @@ split(Node *n, const Forms *forms, const Target *t, int64_t parts)
 		split_full(n);
 		return;
 	}
-	if (x->n < t->tuning->grains.large / 4 || own >= parts || stays_whole(n, forms))
+	if (x->n < t->tuning->grains.large / 4 || own >= parts || stays_whole(n, &r->forms))
 		return;
-	int64_t wanted = (parts + own - 1) / own, most = x->n / y->n / tiles->chunk_rows;
+	int64_t least = beside ? tiles->chunk_rows / PARTS_OF_ROWS : tiles->chunk_rows;
+	int64_t wanted = (parts + own - 1) / own, most = x->n / y->n / least;
 	wanted = wanted < most ? wanted : most;
 	ReduceCut cut = cut_axes(x, &a->axes, wanted);
 	if (2 * cut.chunks < wanted && cut.whole >= 0) {
@@ -278,24 +321,25 @@ split(Node *n, const Forms *forms, const Target *t, int64_t parts)
 	n = cut_reduce(n, &cut);
 	/* So many partial results that few teams take longer to add them up than to start once more. */
 	if (t->kind == TARGET_TEAMS && cut.chunks >= MANY_CHUNKS * tiles->chunk_rows)
-		split(n, forms, t, parts);
+		split(n, r, t, parts);
 }
 
 void
 reduces_split(Function *f, const Target *t, int64_t parts, Arena *scratch)
 {
-	Forms forms = {0};
+	Reductions r = {0};
 
 	for_each_node(f, n) {
+		add_rows(&r, n, scratch);
 		if (op_row(n)->fuse != FUSE_REDUCE || reduce_is_by_column(n) ||
 		    node_result(n, 0)->type->n < reduce_rows_enough(t, n, parts) ||
-		    stays_whole(n, &forms) ||
+		    stays_whole(n, &r.forms) ||
 		    !comes_back(node_result(n, 0), node_operand(n, 0)->type->n, DEPTH))
 			continue;
 		Form form = {node_operand(n, 0)->type, ((const ReduceAttr *)n->attr)->axes};
-		vec_push(scratch, &forms, form);
+		vec_push(scratch, &r.forms, form);
 	}
 	for_each_node(f, n)
 		if (op_row(n)->fuse == FUSE_REDUCE)
-			split(n, &forms, t, parts);
+			split(n, &r, t, parts);
 }

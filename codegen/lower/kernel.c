@@ -229,6 +229,18 @@ close_kernel(Lower *lw)
 	return k;
 }
 
+/* Can the target sum columns while it reduces rows? */
+static bool
+has_room_for_columns(const Lower *lw, const Spaces *spaces)
+{
+	int sums = 0;
+
+	for_each_node(lw->f, n)
+		sums += reduces(n) && spaces->of[node_result(n, 0)->id] == ITER_COLUMNS;
+	return lw->target->kind == TARGET_TEAMS &&
+	       columns_fit(lw->target, &spaces->domain.columns, sums);
+}
+
 /* Emits loops over the function's domain. `fuse` only makes functions with a domain, but a
  * module written by hand may contain others. */
 static bool
@@ -239,6 +251,12 @@ lower_fused(Lower *lw, Diag *diag)
 	if (spaces.fault) {
 		diag_error(diag, EXIT_INVALID, "%s: fused function @%s: %s", lw->m->name,
 		           lw->f->name, spaces.fault);
+		return false;
+	}
+	if (spaces.domain.columns.n && !has_room_for_columns(lw, &spaces)) {
+		diag_error(diag, EXIT_INVALID,
+		           "%s: fused function @%s: target %s has no room for its sums of columns",
+		           lw->m->name, lw->f->name, lw->target->name);
 		return false;
 	}
 	if (spaces.domain.elements[ITER_ROWS] || spaces.domain.reduction[ITER_FULL].n)

@@ -216,12 +216,16 @@ nest_reduce(const Lower *lw, const Spaces *spaces)
 	const ReduceForm *form = &spaces->domain.reduction[ITER_FULL];
 	const int64_t *elements = spaces->domain.elements;
 	int64_t full = elements[ITER_FULL], rows = elements[ITER_ROWS];
-	int64_t chunk_rows = elements[ITER_CHUNKS] ? rows / elements[ITER_CHUNKS] : 0;
+	bool columns = spaces->domain.columns.n > 0;
+	int64_t chunk_rows = columns                 ? spaces->domain.columns.extent[1]
+	                     : elements[ITER_CHUNKS] ? rows / elements[ITER_CHUNKS]
+	                                             : 0;
 
 	/* Each run needs one loop. Of the remaining room, half is for cuts of flat numbers and
 	 * half for cuts of row numbers. */
 	int more = (MAX_NEST - form->n) / 2;
-	Cuts full_cuts = cuts_of(full, 1 + more), row_cuts = cuts_of(rows, 1 + more);
+	Cuts uncut = cuts_of(full, 1), full_cuts = cuts_of(full, 1 + more),
+	     row_cuts = cuts_of(rows, 1 + more);
 	cut_by_nodes(&full_cuts, lw, values_of_space(lw->f, spaces, ITER_FULL, arena));
 	if (chunk_rows > 1)
 		cut_at(&row_cuts, chunk_rows);
@@ -229,11 +233,13 @@ nest_reduce(const Lower *lw, const Spaces *spaces)
 	for (int pass = 0; pass < 2; pass++) {
 		int64_t stride = full, row_stride = rows;
 		for (int i = 0; i < form->n; i++) {
+			/* members keep sums of their own columns, so one loop runs over all columns */
+			const Cuts *cuts = columns && form->reduced[i] ? &uncut : &full_cuts;
 			stride /= form->extent[i] ? form->extent[i] : 1;
 			row_stride /= !form->reduced[i] && form->extent[i] ? form->extent[i] : 1;
 			if (form->reduced[i] == (pass == 1))
-				add_run(&nest, &full_cuts, &row_cuts, stride, form->extent[i],
-				        row_stride, chunk_rows, form->reduced[i]);
+				add_run(&nest, cuts, &row_cuts, stride, form->extent[i], row_stride,
+				        chunk_rows, form->reduced[i]);
 		}
 	}
 	return nest;

@@ -104,6 +104,10 @@ kept_loops(Rows *r, int dim, LoopValue *sums)
 	bool inner_rows = dim + 1 < r->n_kept;
 
 	bool team = r->team_rows && !r->shares_rows && !inner_rows;
+	/* the first loop over the rows of a block */
+	bool block = r->block_rows && d.chunk == 0 && (dim == 0 || r->nest.at[dim - 1].chunk);
+	if (block)
+		open_block_columns(r);
 	int loops = 1;
 	Affine step;
 	if (team) {
@@ -137,6 +141,8 @@ kept_loops(Rows *r, int dim, LoopValue *sums)
 	}
 	for (int i = 0; i < loops; i++)
 		lb_end(lb);
+	if (block)
+		close_block_columns(r);
 	if (sums_here && bytes)
 		memcpy(sums, own, bytes);
 	r->flat_full = full;
@@ -199,8 +205,8 @@ take_processor(Rows *r)
 	int64_t width = r->full / r->rows;
 
 	r->is_long = r->lw->lb->k->n_team && t->most_team > t->team && !r->by_column &&
-	             r->depths > 1 && r->nest.n - r->n_kept == 1 && width > r->tiles->near_row &&
-	             width <= r->tiles->long_row;
+	             r->depths > 1 && r->nest.n - r->n_kept == 1 && !r->block_rows &&
+	             width > r->tiles->near_row && width <= r->tiles->long_row;
 	if (r->is_long)
 		lb_team(r->lw->lb, 1, &t->most_team);
 }
@@ -215,7 +221,8 @@ lower_reductions(Lower *lw, const Spaces *spaces)
 	          .spaces = spaces,
 	          .full = elements[ITER_FULL],
 	          .rows = elements[ITER_ROWS],
-	          .chunks = elements[ITER_CHUNKS]};
+	          .chunks = elements[ITER_CHUNKS],
+	          .block_rows = spaces->domain.columns.n ? spaces->domain.columns.extent[1] : 0};
 	LoopValue *sums;
 
 	st->reduced = NEW_ARRAY(st->scratch, ReducedKind, lw->f->next_node_id);

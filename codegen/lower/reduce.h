@@ -16,10 +16,14 @@ typedef struct {
 	const Spaces *spaces;
 	/* number of full, row and chunk values (fuse.h); chunks 0: no chunk values */
 	int64_t full, rows, chunks;
+	/* rows of a block whose columns are summed beside the reductions of rows; 0: no such sums */
+	int64_t block_rows;
 	/* by node id: how many passes over the row must end before the node's value is known */
 	int *depth;
 	int depths;
-	VEC(const Node *) row_reduces, chunk_reduces;
+	VEC(const Node *) row_reduces, chunk_reduces, column_reduces;
+	int *column_sums; /* by number in column_reduces: a member's own array of sums */
+	int shared_sums; /* array of the team: the sums of all outer members, one column after the other */
 	/* Number of groups (outer members) into which the team is divided; 0: the team is not
 	 * divided. Each group takes one row at a time. But with by_column or shares_rows, all
 	 * groups work on the same results: each adds up some of the elements, and the sums of all
@@ -56,6 +60,17 @@ int open_reduced(Rows *r, int dim, Affine *step);
 
 /* ---- row_cache.c: declares arrays in the current block for values that several passes need. */
 void plan_cache(Rows *r);
+
+/* How many elements of a row each member has, if these are the same elements in every pass and few enough for registers;
+ * otherwise 0. */
+int64_t own_numbers(const Rows *r);
+
+/* ---- block_columns.c: sums of the columns of a block of rows, in registers while the rows are reduced. */
+void open_block_columns(Rows *r); /* before the first row of a block: the sums begin */
+void
+add_block_columns(Rows *r,
+                  int k); /* adds the current element of the operands that are known in pass k */
+void close_block_columns(Rows *r); /* behind the last row: stores the sums */
 
 /* ---- reduce_parts.c: chooses which kept loops are parallel, and how the members of a team share
  * a part. */

@@ -99,6 +99,25 @@ give_rows(Rows *r, int64_t part_rows)
 	team_divide(r->lw, inner);
 }
 
+/* Each part has a block of rows, whose columns it sums. Outer members take the rows of the block, each with a team of its own. */
+static void
+give_block(Rows *r)
+{
+	int inner = r->tiles->row_members, last = r->n_kept - 1, loops = r->nest.n, longest = last;
+
+	for (r->n_parallel = 0; r->nest.at[r->n_parallel].chunk; r->n_parallel++)
+		;
+	for (int i = r->n_parallel; i < r->n_kept; i++)
+		if (r->nest.at[i].extent > r->nest.at[longest].extent)
+			longest = i;
+	nest_move(&r->nest, longest, last);
+	r->team_rows = rows_at_once(r->nest.at[last].extent, r->lw->lb->k->team[0] / inner);
+	lb_team(r->lw->lb, 1, &(int){r->team_rows * inner});
+	nest_cut(&r->nest, last, r->team_rows);
+	r->n_kept += r->nest.n - loops;
+	team_divide(r->lw, inner);
+}
+
 /* Like nest_parallel. In addition, for teams: if several iterations of some kept loop load the
  * same data, each part takes several of these iterations and loads the data once (reuse.c). */
 static int
@@ -163,7 +182,7 @@ cut_parts(Rows *r)
 	/* number of outermost kept loops whose iterations belong to different chunks */
 	int loops = r->nest.n, free = 0;
 
-	while (free < r->n_kept && (!r->chunks || r->nest.at[free].chunk))
+	while (free < r->n_kept && (!(r->chunks || r->block_rows) || r->nest.at[free].chunk))
 		free++;
 	LanesLoop lanes = {.at = r->n_kept - 1,
 	                   .least = r->tiles->least_columns,
@@ -179,9 +198,12 @@ cut_parts(Rows *r)
 void
 cut_rows(Rows *r)
 {
-	int64_t part_rows = rows_have_teams(r) ? choose_rows(r) : 0;
+	bool teams = rows_have_teams(r);
+	int64_t part_rows = teams && !r->block_rows ? choose_rows(r) : 0;
 
-	if (part_rows)
+	if (teams && r->block_rows)
+		give_block(r);
+	else if (part_rows)
 		give_rows(r, part_rows);
 	else
 		cut_parts(r);

@@ -42,8 +42,11 @@ find_reduces(Rows *r)
 	for_each_node(r->lw->f, n) {
 		if (!reduces(n))
 			continue;
-		if (rows_space(r, node_result(n, 0)) == ITER_ROWS)
+		IterSpace space = rows_space(r, node_result(n, 0));
+		if (space == ITER_ROWS)
 			vec_push(r->lw->state->scratch, &r->row_reduces, n);
+		else if (space == ITER_COLUMNS)
+			vec_push(r->lw->state->scratch, &r->column_reduces, n);
 		else
 			vec_push(r->lw->state->scratch, &r->chunk_reduces, n);
 	}
@@ -89,6 +92,9 @@ pass_has_work(const Rows *r, int k)
 
 	for (int i = 0; i < r->row_reduces.n; i++)
 		if (r->depth[r->row_reduces.at[i]->id] == k)
+			return true;
+	for (int i = 0; i < r->column_reduces.n; i++)
+		if (r->depth[r->column_reduces.at[i]->id] == k - 1)
 			return true;
 	for (int i = 0; i < ret->n_operands; i++)
 		if (rows_space(r, node_operand(ret, i)) == ITER_FULL &&

@@ -40,6 +40,11 @@ find_uses(const Rows *r, Uses *u)
 		mark_needed(node_operand(n, 0), r->depth[n->id], u->needed);
 		u->outlasts[node_operand(n, 0)->id] = true;
 	}
+	for (int i = 0; i < r->column_reduces.n; i++) {
+		const Value *v = node_operand(r->column_reduces.at[i], 0);
+		mark_needed(v, value_depth(r, v) + 1, u->needed);
+		u->outlasts[v->id] = true;
+	}
 	for (int i = 0; i < ret->n_operands; i++) {
 		const Value *v = node_operand(ret, i);
 		if (rows_space(r, v) == ITER_FULL) {
@@ -61,9 +66,7 @@ is_often(uint32_t passes)
 }
 
 /* ---- members of a team */
-/* Returns how many elements of a row each member has, if these are the same elements in every
- * pass and few enough for registers; otherwise 0. */
-static int64_t
+int64_t
 own_numbers(const Rows *r)
 {
 	const LoopDim *d = &r->nest.at[r->nest.n - 1];
@@ -198,7 +201,7 @@ keep_loaded(Rows *r, Uses *u)
 		    (keep(r, v, own, &bytes) || take_over(r, v, u->needed[v->id])))
 			*loads = false;
 	}
-	r->lw->state->own_rows = own > 0 && bytes > 0;
+	r->lw->state->own_rows = own > 0 && (bytes > 0 || r->block_rows);
 }
 
 /* ---- one member */

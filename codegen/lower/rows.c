@@ -59,6 +59,7 @@ row_nest(Rows *r, int k, int dim, int n, const Node **reduces, LoopValue *acc)
 			              rows_element(r, node_operand(reduces[i], 0), r->flat_full));
 		store_full(r, k);
 		store_late(r->lw);
+		add_block_columns(r, k);
 	} else {
 		row_nest(r, k, dim + 1, n, reduces, acc);
 		for (int i = 0; i < n; i++)

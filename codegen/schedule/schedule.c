@@ -100,82 +100,111 @@ split_first(Node *n, const IntMap *kept)
 	return true;
 }
 
-/* Kernels that compute one result of another kernel. */
+/* Kernels that compute some results of another kernel. */
 typedef struct {
 	Kernel *kernel; /* NULL: the results cannot be computed apart */
 	int *inputs;    /* the number that each input has in the other kernel */
-} OneResult;
+} SomeResults;
 typedef struct {
 	Arena *arena;
-	IntMap *known; /* by kernel and result: numbers in `list` */
-	VEC(OneResult) list;
-} OneResults;
+	IntMap *known; /* by kernel and results: numbers in `list` */
+	VEC(SomeResults) list;
+} SplitKernels;
 
-static const OneResult *
-one_result(OneResults *r, Module *m, const Kernel *k, int result)
+static SomeResults
+some_results(SplitKernels *r, Module *m, const Kernel *k, const bool *keep)
 {
-	uint64_t at, key = hash_mix((uint64_t)(uintptr_t)k, (uint64_t)result);
+	uint64_t at, key = hash_bytes(keep, sizeof(*keep) * (size_t)k->n_outputs,
+	                              (uint64_t)(uintptr_t)k);
 
 	if (!intmap_get(r->known, key, &at)) {
-		OneResult one = {.inputs = NEW_ARRAY(r->arena, int, k->n_inputs + 1)};
-		one.kernel = kernel_one_result(m, r->arena, k, result, one.inputs);
+		SomeResults some = {.inputs = NEW_ARRAY(r->arena, int, k->n_inputs + 1)};
+		some.kernel = kernel_some_results(m, r->arena, k, keep, some.inputs);
 		at = (uint64_t)r->list.n;
-		vec_push(r->arena, &r->list, one);
+		vec_push(r->arena, &r->list, some);
 		intmap_put(r->known, key, at);
 	}
-	return &r->list.at[at];
+	return r->list.at[at];
 }
 
-/* The store that alone reads v, if it runs then; NULL: v has other readers. */
+/* The store that alone reads v, if it runs in the first or in later micro-batches only; NULL: v has other readers. */
 static Node *
-only_store(Value *v, When when)
+only_store(Value *v)
 {
 	Node *store = value_used_once(v) ? v->uses->user : NULL;
+	bool sometimes = store && (store->when == WHEN_FIRST || store->when == WHEN_LATER);
 
-	return store && store->op == OP_store && store->when == when ? store : NULL;
+	return sometimes && store->op == OP_store ? store : NULL;
 }
 
 static void
-launch_one(Node *n, const OneResult *one, Node *store)
+launch_some(Node *n, const SomeResults *some, Node *const *stores, When when)
 {
 	Function *f = n->function;
-	const Kernel *k = one->kernel;
+	const Kernel *k = some->kernel;
 	Value **operands = NEW_ARRAY(f->module->arena, Value *, k->n_inputs);
+	Type *types = NEW_ARRAY(f->module->arena, Type, k->n_outputs);
+	int done = 0;
 
 	for (int i = 0; i < k->n_inputs; i++)
-		operands[i] = node_operand(n, one->inputs[i]);
-	LaunchAttr attr = {.kernel = one->kernel};
-	Node *launch = node_insert(f, n, OP_launch, k->n_inputs, operands, &attr, 1,
-	                           &node_operand(store, 0)->type, n->loc);
+		operands[i] = node_operand(n, some->inputs[i]);
+	for (int i = 0; i < k->n_outputs; i++)
+		types[i] = k->buffers.at[k->n_inputs + i].type;
+	LaunchAttr attr = {.kernel = some->kernel};
+	Node *launch = node_insert(f, n, OP_launch, k->n_inputs, operands, &attr, k->n_outputs,
+	                           types, n->loc);
 	launch->phase = n->phase;
-	launch->when = store->when;
-	node_set_operand(store, 0, node_result(launch, 0));
+	launch->when = when;
+	for (int i = 0; i < n->n_results; i++)
+		if (stores[i]->when == when)
+			node_set_operand(stores[i], 0, node_result(launch, done++));
 }
 
-/* Splits a launch with two results, a gradient that the first micro-batch stores and the sum that later micro-batches store, into
- * a launch for each. Each may write to the state directly. With both results in one launch, one of them is a copy, which on a
- * GPU costs as much as a launch. */
+/* Is there, for each store of a gradient in the first micro-batch, a store of its sum in later ones, and the other way? */
 static bool
-split_results(OneResults *r, Node *n)
+stores_pair(Node *const *stores, int n)
+{
+	for (int i = 0; i < n; i++) {
+		int found = 0;
+		for (int k = 0; k < n; k++)
+			found += stored_state(stores[k]) == stored_state(stores[i]) &&
+			         stores[k]->when != stores[i]->when;
+		if (found != 1)
+			return false;
+	}
+	return n > 0;
+}
+
+/* Splits a launch whose results are gradients that the first micro-batch stores, and the sums that later micro-batches store, into
+ * a launch for each kind of micro-batch. Each may write to the states directly. With both results in one launch, one of them is a copy,
+ * which on a GPU costs as much as a launch. */
+static bool
+split_results(SplitKernels *r, Node *n)
 {
 	const Kernel *k = launched_kernel(n);
-	Node *stores[2] = {NULL, NULL};
+	const When whens[] = {WHEN_FIRST, WHEN_LATER};
+	SomeResults some[2];
 
-	if (!k || n->when != WHEN_ALWAYS || n->n_results != 2)
+	if (!k || n->when != WHEN_ALWAYS)
 		return false;
-	for (int i = 0; i < 2; i++) {
-		stores[i] = only_store(node_result(n, i), WHEN_FIRST);
-		stores[i] = stores[i] ? stores[i] : only_store(node_result(n, i), WHEN_LATER);
+	Node **stores = NEW_ARRAY(r->arena, Node *, n->n_results);
+	for (int i = 0; i < n->n_results; i++) {
+		stores[i] = only_store(node_result(n, i));
+		if (!stores[i])
+			return false;
 	}
-	if (!stores[0] || !stores[1] || stores[0]->when == stores[1]->when ||
-	    stored_state(stores[0]) != stored_state(stores[1]))
+	if (!stores_pair(stores, n->n_results))
 		return false;
-	Module *m = n->function->module;
-	OneResult ones[2] = {*one_result(r, m, k, 0), *one_result(r, m, k, 1)};
-	if (!ones[0].kernel || !ones[1].kernel)
-		return false;
-	for (int i = 0; i < 2; i++)
-		launch_one(n, &ones[i], stores[i]);
+	for (int w = 0; w < 2; w++) {
+		bool *keep = NEW_ARRAY(r->arena, bool, n->n_results);
+		for (int i = 0; i < n->n_results; i++)
+			keep[i] = stores[i]->when == whens[w];
+		some[w] = some_results(r, n->function->module, k, keep);
+		if (!some[w].kernel)
+			return false;
+	}
+	for (int w = 0; w < 2; w++)
+		launch_some(n, &some[w], stores, whens[w]);
 	node_erase(n);
 	return true;
 }
@@ -261,7 +290,7 @@ settle_store(const Schedule *s, const Storage *storage, Node *n)
 static bool
 run_schedule(Pass *p, Module *m)
 {
-	OneResults ones = {.arena = p->scratch, .known = intmap_new(p->scratch)};
+	SplitKernels ones = {.arena = p->scratch, .known = intmap_new(p->scratch)};
 
 	for_each_function(m, f) {
 		p->changed |= drop_unread(f);

@@ -207,6 +207,7 @@ const Tuning cpu_tuning = {
 	 * both are 4096, gpt2_mini has 325 instead of 320. */
 	.recompute.next = {.additions = 12, .least_bytes = 1024},
 	.recompute.backward = {.additions = 48, .least_bytes = 4096},
+	.recompute.for_products = true,
 };
 
 const Target target_cpu_512 = {.name = "cpu-512",

@@ -124,6 +124,8 @@ typedef struct {
 	 * own_numbers: of one value; all_own_numbers: of all values together, in units of 4
 	 * bytes. */
 	int own_numbers, all_own_numbers;
+	/* the most sums of columns that a member keeps in registers while it reduces rows */
+	int column_numbers;
 	/* Sums over the same tensor are computed in one read, even if one sum needs the result of
 	 * another (the pass merge_sums), and one kernel adds up their partial results. */
 	bool merge_sums;
@@ -243,6 +245,8 @@ typedef struct {
 } RecomputeLimit;
 typedef struct {
 	RecomputeLimit next, backward;
+	/* Are values that a library's product reads in the backward pass computed again, too? They must be stored again. */
+	bool for_products;
 } RecomputeLimits;
 
 /* The tuned numbers: one table for each kind of target, with a comment at each number that gives

@@ -241,10 +241,11 @@ void places_move(Arena *arena, Kernel *k, int buffer, const RowMove *to);
 /* Makes the kernel write zeros into the padding of an output of type `from` whose places were moved to type `to`. */
 void places_write_zeros(Arena *arena, Kernel *k, int buffer, Type from, Type to);
 
-/* ---- loop/one_result.c */
-/* A new kernel of the module that computes only this result of k. inputs: room for k's inputs; gets the number in k of each
- * input of the new kernel. NULL if k's results cannot be computed apart. */
-Kernel *kernel_one_result(Module *m, Arena *scratch, const Kernel *k, int result, int *inputs);
+/* ---- loop/some_results.c */
+/* A new kernel of the module that computes only those results of k for which keep[result] is true, at least one. inputs: room for
+ * k's inputs; gets the number in k of each input of the new kernel. NULL if k's results cannot be computed apart. */
+Kernel *kernel_some_results(Module *m, Arena *scratch, const Kernel *k, const bool *keep,
+                            int *inputs);
 
 /* Completes the kernel: sets iterations and hash, and `op` and `type` of each ACCUMULATE from its accumulator. */
 void kernel_finish(Kernel *k);

@@ -1,4 +1,4 @@
-/* Makes of a kernel with several results a kernel that computes one of them:
+/* Makes of a kernel with several results a kernel that computes some of them:
  *
  *	kernel @k(x0, x1, y0: out, y1: out)              kernel @k_y1(x0, x1, y0: out)
  *	  for v0 < 8 {                                     for v0 < 8 {
@@ -8,7 +8,7 @@
  *	    v3 = add v1, v2                                  v3 = add v1, v2
  *	    store y1[v0] = v3                                store y0[v0] = v3
  *
- * The result has the same bits. Inputs that only the other results needed are gone. Takes linear time in statements. */
+ * The results have the same bits. Inputs that only the other results needed are gone. Takes linear time in statements. */
 #include "ir/loop/loop.h"
 
 /* May the kernel's results be computed apart? Not if a result begins as an input or is read again, or if the kernel belongs to
@@ -34,14 +34,14 @@ is_plain(const Module *m, const Kernel *k)
 }
 
 static void
-drop_other_stores(Kernel *k, int result)
+drop_other_stores(Kernel *k, const bool *keep)
 {
 	int n = 0, first = k->n_inputs;
 
 	for (int i = 0; i < k->body.n; i++) {
 		const LoopStatement *s = &k->body.at[i];
 		bool other = s->kind == LOOP_STATEMENT_STORE && s->buffer >= first &&
-		             s->buffer < first + k->n_outputs && s->buffer != first + result;
+		             s->buffer < first + k->n_outputs && !keep[s->buffer - first];
 		if (!other)
 			k->body.at[n++] = *s;
 	}
@@ -68,14 +68,17 @@ drop_empty_blocks(Kernel *k)
 	return dropped;
 }
 
-/* Keeps the buffers that statements use, and the result. *inputs: the number that each input has in the old kernel. */
+/* Keeps the buffers that statements use, and the results. inputs: the number that each input has in the old kernel. */
 static void
-drop_buffers(Kernel *k, Arena *scratch, int result, int *inputs)
+drop_buffers(Kernel *k, Arena *scratch, const bool *keep, int *inputs)
 {
-	int *moved = NEW_ARRAY(scratch, int, k->buffers.n), n = 0, n_inputs = 0;
+	int *moved = NEW_ARRAY(scratch, int, k->buffers.n), n = 0, n_inputs = 0, n_outputs = 0;
 	bool *used = NEW_ARRAY(scratch, bool, k->buffers.n);
 
-	used[k->n_inputs + result] = true;
+	for (int i = 0; i < k->n_outputs; i++) {
+		used[k->n_inputs + i] = keep[i];
+		n_outputs += keep[i];
+	}
 	for (int i = 0; i < k->body.n; i++)
 		if (k->body.at[i].buffer >= 0 && k->body.at[i].kind != LOOP_STATEMENT_SCALAR)
 			used[k->body.at[i].buffer] = true;
@@ -90,31 +93,35 @@ drop_buffers(Kernel *k, Arena *scratch, int result, int *inputs)
 	k->buffers.n = n;
 	kernel_renumber_buffers(k, scratch, moved);
 	k->n_inputs = n_inputs;
-	k->n_outputs = 1;
-	for (int i = 0; i <= n_inputs; i++)
-		k->buffers.at[i].name = i < n_inputs ? arena_printf(scratch, "x%d", i) : "y0";
+	k->n_outputs = n_outputs;
+	for (int i = 0; i < n_inputs + n_outputs; i++)
+		k->buffers.at[i].name = i < n_inputs ? arena_printf(scratch, "x%d", i)
+		                                     : arena_printf(scratch, "y%d", i - n_inputs);
 }
 
 Kernel *
-kernel_one_result(Module *m, Arena *scratch, const Kernel *k, int result, int *inputs)
+kernel_some_results(Module *m, Arena *scratch, const Kernel *k, const bool *keep, int *inputs)
 {
-	Kernel one = *k;
+	Kernel some = *k;
+	int first = 0;
 
 	if (!is_plain(m, k))
 		return NULL;
-	one.buffers.at = arena_copy(scratch, k->buffers.at,
-	                            sizeof(LoopBuffer) * (size_t)k->buffers.n);
-	one.body.at = arena_copy(scratch, k->body.at, sizeof(LoopStatement) * (size_t)k->body.n);
-	drop_other_stores(&one, result);
+	some.buffers.at = arena_copy(scratch, k->buffers.at,
+	                             sizeof(LoopBuffer) * (size_t)k->buffers.n);
+	some.body.at = arena_copy(scratch, k->body.at, sizeof(LoopStatement) * (size_t)k->body.n);
+	drop_other_stores(&some, keep);
 	do {
-		kernel_match_blocks(&one, scratch);
-		kernel_drop_unused(&one, scratch);
-	} while (drop_empty_blocks(&one));
-	drop_buffers(&one, scratch, result, inputs);
-	const char *name = arena_printf(m->arena, "%s_y%d", k->name, result);
+		kernel_match_blocks(&some, scratch);
+		kernel_drop_unused(&some, scratch);
+	} while (drop_empty_blocks(&some));
+	drop_buffers(&some, scratch, keep, inputs);
+	while (!keep[first])
+		first++;
+	const char *name = arena_printf(m->arena, "%s_y%d", k->name, first);
 	for (int i = 2; strmap_get(m->kernel_names, name); i++)
-		name = arena_printf(m->arena, "%s_y%d_%d", k->name, result, i);
-	Kernel *added = kernel_add(m, &one, name);
+		name = arena_printf(m->arena, "%s_y%d_%d", k->name, first, i);
+	Kernel *added = kernel_add(m, &some, name);
 	kernel_finish(added);
 	return added;
 }
