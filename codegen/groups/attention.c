@@ -76,7 +76,7 @@ make_logits(Block *b, int64_t n_keys, Affine first_key)
 	LoopBuilder *lb = b->t.lw->lb;
 	Affine at, i = open_tile(b, n_keys, first_key, &at);
 	Index index = score_index(&b->t);
-	lower_give_element(b->t.lw, b->a->scores.dot, &index, lb_load(lb, b->tile, at));
+	score_give(b->t.lw, b->a->scores.dot, &index, lb_load(lb, b->tile, at));
 	score_inside(&b->t, &b->a->range, &index);
 	LoopValue x = lower_element(b->t.lw, b->a->logits, &index);
 	lb_store(lb, b->tile, at, x);

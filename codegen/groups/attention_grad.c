@@ -126,7 +126,7 @@ make_tiles(Block *b, Affine first_query, int64_t n_queries, Affine first_key, in
 	b->t.at[b->key] = affine_add(lb, first_key, j);
 	Index index = score_index(&b->t);
 	for (int k = 0; k < a->n_products; k++)
-		lower_give_element(lw, a->products[k].dot, &index, lb_load(lb, b->tiles[k], at));
+		score_give(lw, a->products[k].dot, &index, lb_load(lb, b->tiles[k], at));
 	score_inside(&b->t, &a->range, &index);
 	for (int k = 0; k < a->n_tiles; k++) {
 		LoopValue x = lower_element(lw, a->tiles[k], &index);

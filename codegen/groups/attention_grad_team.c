@@ -200,8 +200,8 @@ open_scores(Part *p, const TileElement *e, Affine first, int *loops)
 	*loops = team_open_element(&p->t, e, first);
 	Index index = score_index(&p->t.s);
 	for (int i = 0; i < p->a->n_products; i++)
-		lower_give_element(p->t.s.lw, p->a->products[i].dot, &index,
-		                   lb_load(lb, p->tiles[i], e->place));
+		score_give(p->t.s.lw, p->a->products[i].dot, &index,
+		           lb_load(lb, p->tiles[i], e->place));
 	return index;
 }
 

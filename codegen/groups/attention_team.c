@@ -89,7 +89,7 @@ make_logits(Block *b, Affine first_key)
 		lb_store(lb, b->scores, e.place, lb_number(lb, b->t.s.type, -INFINITY));
 	int loops = team_open_element(&b->t, &e, first_key);
 	Index index = score_index(&b->t.s);
-	lower_give_element(b->t.s.lw, b->a->scores.dot, &index, x);
+	score_give(b->t.s.lw, b->a->scores.dot, &index, x);
 	score_inside(&b->t.s, &b->a->range, &index);
 	lb_store(lb, b->scores, e.place, lower_element(b->t.s.lw, b->a->logits, &index));
 	team_close(lb, loops);

@@ -212,6 +212,40 @@ score_product_computable(const bool *computable, const ScoreProduct *p)
 	return computable[p->queries.value->id] && computable[p->keys.value->id];
 }
 
+/* ---- elements of products */
+/* The node that alone reads n's result, if it multiplies the result by one number, or widens it; NULL: there is no such node. */
+static Node *
+scales_or_widens(const Node *n, double *by)
+{
+	Value *v = node_result(n, 0);
+	Node *reader = value_is_narrow(v) && value_used_once(v) ? v->uses->user : NULL;
+	int other = reader && node_operand(reader, 0) == v;
+
+	*by = 1;
+	if (!reader || reader->op == OP_cast)
+		return reader;
+	return reader->op == OP_mul && value_splat(node_operand(reader, other), by) ? reader : NULL;
+}
+
+void
+score_give(Lower *lw, const Node *dot, const Index *at, LoopValue x)
+{
+	double by, product = 1;
+	Node *n = scales_or_widens(dot, &by);
+
+	while (n && n->op != OP_cast) {
+		product *= by;
+		n = scales_or_widens(n, &by);
+	}
+	if (!n || node_result(n, 0)->type->dtype != F32) {
+		lower_give_element(lw, dot, at, x);
+		return;
+	}
+	if (product != 1)
+		x = lb_binary(lw->lb, LOOP_mul, x, lb_number(lw->lb, F32, product));
+	lower_give_element(lw, n, at, x);
+}
+
 /* ---- ranges of keys */
 /* The row value that v repeats along keys, if v is `op`(number of the key, row value). */
 static const Value *

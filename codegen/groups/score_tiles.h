@@ -76,6 +76,9 @@ bool *score_computable(Arena *arena, const Function *f, int n, const Value *cons
 bool score_product_computable(const bool *computable, const ScoreProduct *p);
 
 /* ---- emitting */
+/* Tells the emitter that the element of the product `dot` at this index is x. If the product has 16 bits and is only multiplied by
+ * numbers and then widened, as scores are, the emitter gets the widened element instead, so that nothing is rounded on the way. */
+void score_give(Lower *lw, const Node *dot, const Index *at, LoopValue x);
 static inline int64_t
 score_least(int64_t a, int64_t b)
 {

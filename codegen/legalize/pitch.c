@@ -3,11 +3,11 @@
  * a value that a library multiplies or computes gets padding: a few elements behind each row, and a few rows behind the
  * last row. The padded length of a row is its pitch:
  *
- *	%1 = launch ... {kernel = @dot_29} : f32[16384,50257]   ->   f32[16384,50260]
+ *	%1 = launch ... {kernel = @dot_29} : bf16[16384,50257]   ->   bf16[16384,50264]
  *
  * Kernels that read or write the value get new places (indices into the buffer): the element in row r and column c moves from
- * 50257 r + c to 50260 r + c (ir/loop/pitch.c). The kernel that writes the value writes zeros into the padding. If all operands
- * of a library's product have padding, the library multiplies 50260 columns, as if they were part of the tensor (pitch_calls.c).
+ * 50257 r + c to 50264 r + c (ir/loop/pitch.c). The kernel that writes the value writes zeros into the padding. If all operands
+ * of a library's product have padding, the library multiplies 50264 columns, as if they were part of the tensor (pitch_calls.c).
  *
  * Only values between kernels can have padding. States, such as weights, keep the layout of their type, and so do results
  * of a program. A product that reads or computes one of them gets a copy (pitch_copy.c). A kernel that is also launched on values
@@ -65,8 +65,10 @@ with_padding(const Pitches *p, Type t, int padding)
 	int64_t alignment = p->limits->row_alignment, dims[MAX_RANK];
 
 	memcpy(dims, t->dims, sizeof(*dims) * (size_t)t->rank);
+	/* a result of 32 bits has as many columns as operands of 8 or 16 bits need */
+	int bits = dtype_info[t->dtype].bits > 16 ? 8 : dtype_info[t->dtype].bits;
 	if (padding & PAD_COLUMNS)
-		dims[t->rank - 1] = round_up(row_of(t), alignment * 8 / dtype_info[t->dtype].bits);
+		dims[t->rank - 1] = round_up(row_of(t), alignment * 8 / bits);
 	if (padding & PAD_ROWS) /* as many rows as any type needs */
 		dims[0] = round_up(dims[0], alignment);
 	return type_new(p->m, t->dtype, t->rank, dims);

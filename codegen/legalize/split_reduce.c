@@ -19,9 +19,9 @@ enum { BLOCK = UNIT_BLOCK, LONG_SUM = 1 << 16 };
 enum { DEPTH = 12 };
 /* a second reduction of that many chunks of the least size is cut, too */
 enum { MANY_CHUNKS = 16 };
-/* A kernel that reduces rows and sums their columns, too, has a part for each chunk: half as many as other kernels have, with half as
- * many rows. On an H100 these are half of the threads that it can hold, which reach its memory's rate. */
-enum { PARTS_OF_ROWS = 2 };
+/* A kernel that reduces rows and sums their columns, too, has a part for each chunk: half as many as other kernels have, with half of
+ * the threads that an H100 can hold, which reach its memory's rate. A chunk has two rows or more for each of a team's 8 warps. */
+enum { PARTS_OF_ROWS = 2, LEAST_ROWS = 16 };
 
 /* The least divisor d of n with wanted <= d < 2 * wanted; 0: there is no such divisor. */
 static int64_t
@@ -303,7 +303,7 @@ split(Node *n, const Reductions *r, const Target *t, int64_t parts)
 	}
 	if (x->n < t->tuning->grains.large / 4 || own >= parts || stays_whole(n, &r->forms))
 		return;
-	int64_t least = beside ? tiles->chunk_rows / PARTS_OF_ROWS : tiles->chunk_rows;
+	int64_t least = beside ? LEAST_ROWS : tiles->chunk_rows;
 	int64_t wanted = (parts + own - 1) / own, most = x->n / y->n / least;
 	wanted = wanted < most ? wanted : most;
 	ReduceCut cut = cut_axes(x, &a->axes, wanted);

@@ -26,8 +26,8 @@ const Tuning team_tuning = {
 	.reduce.few_rows = 8,
 	.reduce.much = 1 << 19,
 	/* With 128 columns, each of 32 members reads 16 bytes of a row, without gaps between
-	 * members. If this makes too few parts, a part has 32 columns: 4 bytes a member. */
-	.reduce.least_columns = 32,
+	 * members. If this makes too few parts, a part has 16 columns: two sectors of memory. */
+	.reduce.least_columns = 16,
 	.reduce.most_columns = 128,
 	/* 32 KiB of f32: seven blocks fit in the 228 KiB of a multiprocessor */
 	.reduce.near_row = 8192,

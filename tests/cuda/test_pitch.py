@@ -82,4 +82,4 @@ def test_what_lies_between_rows_is_no_finding(gpu, tmp_path):
     found = json.loads((tmp_path / "found.jsonl").read_text())["not_finite"]
     assert "log" in found["nodes"] and "z" not in found["nodes"]
     z = next(t for t in found["tensors"] if t["name"] == "z")
-    assert z["role"] == "operand" and z["elements"] == BATCH * 1004 and z["nan"] == 0 and z["since"] is None
+    assert z["role"] == "operand" and z["elements"] == BATCH * 1008 and z["nan"] == 0 and z["since"] is None
