@@ -16,8 +16,21 @@ bool plan_any_reader(const StorePlan *p, const Value *v,
 
 /* plan_group.c */
 void plan_place_node(StorePlan *p, Node *n); /* n joins a group or opens one */
-/* Earlier groups that reduce the same values by column are merged into group gi. */
+
+/* plan_columns.c */
+/* The space of the result of a reduction of full values whose form is not that of the group's other reductions: the group reduces rows, and
+ * the reduction sums columns, or the other way. ITER_NONE: one kernel cannot do both. */
+IterSpace plan_space_beside(const StorePlan *p, const Group *g, const ReduceForm *form);
+/* The group's reductions become sums of columns, because the group is about to reduce rows, too. */
+void plan_make_columns(StorePlan *p, const Group *g);
+/* Do the sums of columns of group a fit beside those of group b, which also reduces rows? */
+bool plan_columns_merge(const StorePlan *p, const Group *a, const Group *b);
+
+/* plan_siblings.c */
+/* Earlier groups that sum columns of the same stored values are merged into group gi. */
 void plan_merge_siblings(StorePlan *p, int gi);
+/* The group of the first reduction that reads v, perhaps through reshapes; -1: no reduction reads v. */
+int plan_reducing_reader(const StorePlan *p, const Value *v);
 
 /* plan_recompute.c: marks n's result if its readers should compute it again. */
 void plan_recompute_node(StorePlan *p, Node *n);

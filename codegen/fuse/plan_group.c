@@ -72,70 +72,6 @@ opens_chunks(const StorePlan *p, int gi, const Node *n)
 	return !large || node_result(n, 0)->type->n >= p->parts;
 }
 
-/* Does the group compute nothing from its sums of columns? */
-static bool
-only_reduces(const StorePlan *p, const Group *g)
-{
-	for (int i = 0; i < g->members.n; i++) {
-		const Node *m = g->members.at[i];
-		if (p->space[node_result(m, 0)->id] == ITER_ROWS && !reduces(m))
-			return false;
-	}
-	return true;
-}
-
-static int
-count_reductions(const Group *g, const ReduceForm *form)
-{
-	int n = 0;
-
-	for (int i = 0; i < g->members.n; i++) {
-		ReduceForm of = reduces(g->members.at[i]) ? reduce_form_of(g->members.at[i])
-		                                          : (ReduceForm){0};
-		n += of.n && reduce_form_equal(&of, form);
-	}
-	return n;
-}
-
-/* Do all members have results of whole bytes? Members of a team cannot share a byte. */
-static bool
-has_whole_bytes(const Group *g)
-{
-	for (int i = 0; i < g->members.n; i++)
-		if (dtype_info[node_result(g->members.at[i], 0)->type->dtype].bits < 8)
-			return false;
-	return true;
-}
-
-/* May the group have `sums` sums of columns in this form, beside reductions of rows? There must be enough blocks of rows. */
-static bool
-takes_columns(const StorePlan *p, const Group *g, const ReduceForm *rows, const ReduceForm *columns,
-              int sums)
-{
-	const Target *t = p->target;
-	bool large = g->domain.elements[ITER_FULL] >= t->tuning->grains.large;
-	int64_t teams = t->team / t->tuning->reduce.row_members; /* rows of a block at a time */
-
-	return t->kind == TARGET_TEAMS && !g->domain.reduction[ITER_ROWS].n && has_whole_bytes(g) &&
-	       domain_takes_columns(rows, columns) && columns_fit(t, columns, sums) &&
-	       (!large || columns->extent[0] * teams >= p->parts);
-}
-
-/* The space of the result of a reduction of full values whose form is not that of the group's other reductions: the group reduces
- * rows, and n sums columns, or the other way. */
-static IterSpace
-space_beside(const StorePlan *p, const Group *g, const ReduceForm *form)
-{
-	const ReduceForm *first = &g->domain.reduction[ITER_FULL], *columns = &g->domain.columns;
-
-	if (columns->n && !reduce_form_equal(form, columns))
-		return ITER_NONE;
-	if (takes_columns(p, g, first, form, 1 + count_reductions(g, form)))
-		return ITER_COLUMNS;
-	bool rows = !columns->n && takes_columns(p, g, form, first, count_reductions(g, first));
-	return rows && only_reduces(p, g) ? ITER_ROWS : ITER_NONE;
-}
-
 /* The space of a reduction's result in group gi, if its operand is in space `of`. ITER_NONE: the
  * reduction does not fit. */
 static IterSpace
@@ -148,7 +84,7 @@ space_reduced(const StorePlan *p, int gi, const Node *n, IterSpace of)
 		return ITER_NONE;
 	ReduceForm form = reduce_form_of(n);
 	if (of == ITER_FULL && d->reduction[of].n && !reduce_form_equal(&form, &d->reduction[of]))
-		return space_beside(p, &p->groups.at[gi], &form);
+		return plan_space_beside(p, &p->groups.at[gi], &form);
 	bool fits = d->reduction[of].n ? reduce_form_equal(&form, &d->reduction[of])
 	                               : of == ITER_FULL || opens_chunks(p, gi, n);
 	return fits ? (IterSpace)(of + 1) : ITER_NONE;
@@ -256,7 +192,7 @@ group_beside(const StorePlan *p, const Node *other, const Node *n, int latest, I
 }
 
 /* The group of a reduction of v, perhaps through reshapes, if n, a reduction of as many elements, fits there, too; -1:
- * there is none. */
+ * no reduction does. */
 static int
 sibling_of(const StorePlan *p, const Value *v, const Node *n, int latest, IterSpace *space)
 {
@@ -275,22 +211,7 @@ sibling_of(const StorePlan *p, const Value *v, const Node *n, int latest, IterSp
 	return -1;
 }
 
-/* The group of the first reduction that reads v, perhaps through reshapes; -1: none does. */
-static int
-reducing_reader(const StorePlan *p, const Value *v)
-{
-	for_each_use(v, u) {
-		Value *y = u->user->n_results ? node_result(u->user, 0) : NULL;
-		int gi = reduces(u->user)               ? plan_own_group(p, u->user)
-		         : y && behind_reshapes(y) != y ? reducing_reader(p, y)
-		                                        : -1;
-		if (gi >= 0)
-			return gi;
-	}
-	return -1;
-}
-
-/* The group of a reduction of other partial results that the same kernel computes, if n fits there; -1: there is none.
+/* The group of a reduction of other partial results that the same kernel computes, if n fits there; -1: no group does.
  * Example: the kernels that add up two sums of chunks are one. */
 static int
 partials_group(const StorePlan *p, const Node *n, int latest, IterSpace *space)
@@ -303,7 +224,7 @@ partials_group(const StorePlan *p, const Node *n, int latest, IterSpace *space)
 	for (int i = 0; i < from->members.n; i++) {
 		const Node *m = from->members.at[i];
 		int gi = reduces(m) && node_result(m, 0)->type == v->type
-		                 ? reducing_reader(p, node_result(m, 0))
+		                 ? plan_reducing_reader(p, node_result(m, 0))
 		                 : -1;
 		if (gi <= latest || !has_room(&p->groups.at[gi], n))
 			continue;
@@ -312,17 +233,6 @@ partials_group(const StorePlan *p, const Node *n, int latest, IterSpace *space)
 			return gi;
 	}
 	return -1;
-}
-
-/* The group's reductions become sums of columns. */
-static void
-make_columns(StorePlan *p, const Group *g)
-{
-	for (int i = 0; i < g->members.n; i++) {
-		uint8_t *space = &p->space[node_result(g->members.at[i], 0)->id];
-		if (*space == ITER_ROWS)
-			*space = ITER_COLUMNS;
-	}
 }
 
 /* Adds the reduction n, whose result is in space s, to the group's domain. */
@@ -340,7 +250,7 @@ add_reduction(StorePlan *p, Group *g, const Node *n, IterSpace s)
 	    !reduce_form_equal(&form, &d->reduction[ITER_FULL])) {
 		d->columns = d->reduction[ITER_FULL];
 		d->elements[ITER_COLUMNS] = d->elements[ITER_ROWS];
-		make_columns(p, g);
+		plan_make_columns(p, g);
 	}
 	domain_add_reduction(d, (IterSpace)(s - 1), n);
 }
@@ -443,136 +353,4 @@ plan_place_node(StorePlan *p, Node *n)
 		s = reduces(n) ? ITER_ROWS : ITER_FULL;
 	}
 	join(p, gi, n, s);
-}
-
-/* ---- siblings */
-/* Does the reader stand in the way? inside: the value is computed for each iteration, so that the later group may read it. */
-static bool
-blocks_merge(const StorePlan *p, const Node *reader, int inside)
-{
-	if (fuse_class_of(reader) == FUSE_NONE)
-		return false;
-	int g = plan_own_group(p, reader);
-	/* its readers compute the value again, so they read the value's operands */
-	if (g == p->merge_from)
-		return p->recomputed[node_result(reader, 0)->id] &&
-		       plan_any_reader(p, node_result(reader, 0), blocks_merge, inside);
-	return inside ? g < p->merge_to : g <= p->merge_to;
-}
-
-/* Do the sums of columns of group a fit beside those of group b, which also reduces rows? */
-static bool
-columns_merge(const StorePlan *p, const Group *a, const Group *b)
-{
-	const ReduceForm *form = &b->domain.columns;
-
-	return form->n && a->domain.elements[ITER_FULL] == b->domain.elements[ITER_FULL] &&
-	       reduce_form_equal(&a->domain.reduction[ITER_FULL], form) && only_reduces(p, a) &&
-	       has_whole_bytes(a) &&
-	       columns_fit(p->target, form, count_reductions(a, form) + count_reductions(b, form));
-}
-
-static bool
-may_merge(StorePlan *p, int from, int to)
-{
-	const Group *a = &p->groups.at[from], *b = &p->groups.at[to];
-
-	if (from >= to || a->opaque || a->closed || !a->domain.reduction[ITER_FULL].n ||
-	    a->domain.reduction[ITER_ROWS].n)
-		return false;
-	bool columns = columns_merge(p, a, b);
-	if (!columns && (b->domain.columns.n || !domain_equal(&a->domain, &b->domain)))
-		return false;
-	p->merge_from = from;
-	p->merge_to = to;
-	for (int i = 0; i < a->members.n; i++) {
-		Value *v = node_result(a->members.at[i], 0);
-		if (plan_any_reader(p, v, blocks_merge, columns && p->space[v->id] == ITER_FULL))
-			return false;
-	}
-	return true;
-}
-
-static void
-forget_readers(StorePlan *p, const Group *g)
-{
-	for (int i = 0; i < g->members.n; i++)
-		for (int k = 0; k < g->members.at[i]->n_results; k++)
-			p->readers[node_result(g->members.at[i], k)->id] = 0;
-}
-
-static void
-merge(StorePlan *p, int from, int to)
-{
-	Group *a = &p->groups.at[from], *b = &p->groups.at[to];
-
-	forget_readers(p, a);
-	forget_readers(p, b);
-	if (b->domain.columns.n)
-		make_columns(p, a);
-	a->merged_into = to;
-	for (int i = 0; i < b->members.n; i++)
-		vec_push(p->arena, &a->members, b->members.at[i]);
-	b->members.at = a->members.at;
-	b->members.n = a->members.n;
-	b->members.cap = a->members.cap;
-}
-
-/* Group a's sums of columns are about to move to group `to`, behind the groups that add up a's sums. Those groups move, too: to the group
- * that adds up the sums of `to`. */
-static void
-merge_second_stages(StorePlan *p, const Group *a, int to)
-{
-	const Group *b = &p->groups.at[to];
-
-	for (int i = 0; i < a->members.n; i++) {
-		const Node *m = a->members.at[i];
-		int first = reduces(m) ? reducing_reader(p, node_result(m, 0)) : -1;
-		for (int k = 0; k < b->members.n && first >= 0 && first < to; k++) {
-			Value *v = node_result(b->members.at[k], 0);
-			int second = p->space[v->id] == ITER_COLUMNS ? reducing_reader(p, v) : -1;
-			if (second > to && may_merge(p, first, second)) {
-				merge(p, first, second);
-				break;
-			}
-		}
-	}
-}
-
-static void
-merge_readers_of(StorePlan *p, Value *x, int to)
-{
-	int seen = 0;
-
-	for_each_use(x, u) {
-		if (++seen > 16 || fuse_class_of(u->user) == FUSE_NONE)
-			continue;
-		if (plan_is_copied(p, u->user)) {
-			if (p->groups.at[to].domain.columns.n)
-				merge_readers_of(p, node_result(u->user, 0), to);
-			continue;
-		}
-		int from = plan_group_of(p, node_result(u->user, 0));
-		if (from < 0 || from == to)
-			continue;
-		if (from < to && columns_merge(p, &p->groups.at[from], &p->groups.at[to]))
-			merge_second_stages(p, &p->groups.at[from], to);
-		if (may_merge(p, from, to))
-			merge(p, from, to);
-	}
-}
-
-/* Merges earlier groups that reduce the same stored values by column into group gi. */
-void
-plan_merge_siblings(StorePlan *p, int gi)
-{
-	/* a copy, because merges change the group's list of members */
-	const Group g = p->groups.at[gi];
-
-	if (g.merged_into >= 0 ||
-	    !(g.domain.columns.n || reduce_form_by_column(&g.domain.reduction[ITER_FULL])))
-		return;
-	for (int i = 0; i < g.members.n; i++)
-		for (int k = 0; k < g.members.at[i]->n_operands; k++)
-			merge_readers_of(p, behind_views(node_operand(g.members.at[i], k)), gi);
 }

@@ -48,7 +48,7 @@ drop_other_stores(Kernel *k, const bool *keep)
 	k->body.n = n;
 }
 
-/* Removes loops and conditions without statements; false: there are none. */
+/* Removes loops and conditions without statements; false: every block has statements. */
 static bool
 drop_empty_blocks(Kernel *k)
 {
