@@ -195,7 +195,14 @@ as_rows(Builder *b, const Attention *a, Value *x, const Labels *labels)
 	return b_broadcast(b, x, shape, axes);
 }
 
-/* Are all numbers of x finite, by row? x has these labels, of which the rows have those below a->n - 1. */
+/* The magnitudes of x, in f32 or more: maxima are computed in these types. */
+static Value *
+magnitudes(Builder *b, Value *x)
+{
+	return b_unary(b, OP_abs, dtype_info[x->type->dtype].bits < 32 ? b_cast(b, x, F32) : x);
+}
+
+/* Are all magnitudes x finite, by row? x has these labels, of which the rows have those below a->n - 1. */
 static Value *
 is_finite(Builder *b, const Attention *a, Value *x, const Labels *labels)
 {
@@ -207,10 +214,42 @@ is_finite(Builder *b, const Attention *a, Value *x, const Labels *labels)
 			axes.at[axes.n++] = i;
 		else
 			left.at[left.n++] = labels->at[i];
-	if (dtype_info[x->type->dtype].bits < 32)
-		x = b_cast(b, x, F32); /* sums and maxima are computed in f32 */
-	Value *most = b_reduce(b, REDUCE_MAX, b_unary(b, OP_abs, x), axes);
+	Value *most = b_reduce(b, REDUCE_MAX, x, axes);
 	return as_rows(b, a, b_with(b, OP_lt, most, INFINITY), &left);
+}
+
+/* v with its axes in the order of k's, its width in the place of k's width; NULL: their axes differ. */
+static Value *
+ordered_like_keys(Builder *b, const Attention *a, Value *k, Value *v)
+{
+	Labels to = a->k;
+	int width = -1;
+
+	for (int i = 0; i < a->v.n; i++)
+		width = labels_find(&a->k, a->v.at[i]) < 0 ? a->v.at[i] : width;
+	for (int i = 0; i < to.n; i++)
+		to.at[i] = labels_find(&a->v, to.at[i]) < 0 ? width : to.at[i];
+	for (int i = 0; i < to.n; i++)
+		if (a->v.n != to.n || labels_find(&to, to.at[i]) != i ||
+		    labels_find(&a->v, to.at[i]) < 0)
+			return NULL;
+	v = labels_transpose(b, v, &a->v, &to);
+	return v->type == k->type ? v : NULL;
+}
+
+/* Are all numbers of k and v finite, by row? Usually one reduction looks at both. */
+static Value *
+are_finite(Builder *b, const Attention *a)
+{
+	Value *k = attention_views(b, a->k_from.base, &a->k_from);
+	Value *v = attention_views(b, a->v_from.base, &a->v_from);
+
+	k = magnitudes(b, b_reshape(b, k, attention_shape(a, &a->k)));
+	v = magnitudes(b, b_reshape(b, v, attention_shape(a, &a->v)));
+	Value *both = ordered_like_keys(b, a, k, v);
+	if (both)
+		return is_finite(b, a, b_binary(b, OP_max, k, both), &a->k);
+	return b_binary(b, OP_and, is_finite(b, a, k, &a->k), is_finite(b, a, v, &a->v));
 }
 
 bool
@@ -243,12 +282,7 @@ attention_range_set(Builder *b, Attention *a, const AttentionMask *mask)
 	begin = as_rows(b, a, begin, &labels);
 	end = as_rows(b, a, end, &labels);
 
-	Value *k = attention_views(b, a->k_from.base, &a->k_from);
-	Value *v = attention_views(b, a->v_from.base, &a->v_from);
-	k = b_reshape(b, k, attention_shape(a, &a->k));
-	v = b_reshape(b, v, attention_shape(a, &a->v));
-	Value *bounded = b_binary(b, OP_and, is_finite(b, a, k, &a->k), is_finite(b, a, v, &a->v));
-	bounded = b_binary(b, OP_and, bounded, b_with(b, OP_gt, end, 0));
+	Value *bounded = b_binary(b, OP_and, are_finite(b, a), b_with(b, OP_gt, end, 0));
 	a->arguments.at[a->range] = b_select(b, bounded, begin, b_splat(b, begin->type, 0));
 	a->arguments.at[a->range + 1] = b_select(b, bounded, end,
 	                                         b_splat(b, end->type, (double)keys));
