@@ -272,15 +272,19 @@ add_rows(Reductions *r, const Node *n, Arena *scratch)
 	vec_push(scratch, &r->rows, ((RowsReduced){t->n, t->dims[t->rank - 1]}));
 }
 
-/* Might one kernel sum n's columns and reduce the rows of its tensor? (fuse, the space of columns) */
+/* Might one kernel sum n's columns and reduce the rows of its tensor? Then there are also enough rows for it (plan_columns.c). */
 static bool
-is_beside_rows(const Node *n, const Reductions *r, const Target *t)
+is_beside_rows(const Node *n, const Reductions *r, const Target *t, int64_t parts)
 {
+	Type x = node_operand(n, 0)->type, y = node_result(n, 0)->type;
+
 	if (t->kind != TARGET_TEAMS || !reduce_is_by_column(n))
 		return false;
+	int64_t blocks = x->n / y->n / LEAST_ROWS, teams = t->team / t->tuning->reduce.row_members;
+	if (x->n >= t->tuning->grains.large && blocks * teams < parts)
+		return false;
 	for (int i = 0; i < r->rows.n; i++)
-		if (r->rows.at[i].elements == node_operand(n, 0)->type->n &&
-		    r->rows.at[i].width == node_result(n, 0)->type->n)
+		if (r->rows.at[i].elements == x->n && r->rows.at[i].width == y->n)
 			return true;
 	return false;
 }
@@ -291,7 +295,7 @@ split(Node *n, const Reductions *r, const Target *t, int64_t parts)
 	const ReduceTiles *tiles = &t->tuning->reduce;
 	Type x = node_operand(n, 0)->type, y = node_result(n, 0)->type;
 	const ReduceAttr *a = n->attr;
-	bool beside = is_beside_rows(n, r, t);
+	bool beside = is_beside_rows(n, r, t, parts);
 	int64_t own = beside ? PARTS_OF_ROWS
 	              : reduce_is_by_column(n)
 	                      ? (y->n + tiles->chunk_columns - 1) / tiles->chunk_columns
