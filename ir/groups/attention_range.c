@@ -218,38 +218,40 @@ is_finite(Builder *b, const Attention *a, Value *x, const Labels *labels)
 	return as_rows(b, a, b_with(b, OP_lt, most, INFINITY), &left);
 }
 
-/* v with its axes in the order of k's, its width in the place of k's width; NULL: their axes differ. */
+/* k with its axes in the order of v's, its width in the place of v's width; NULL: their axes differ. */
 static Value *
-ordered_like_keys(Builder *b, const Attention *a, Value *k, Value *v)
+ordered_like_values(Builder *b, const Attention *a, Value *k, const Value *v)
 {
-	Labels to = a->k;
+	Labels to = a->v;
 	int width = -1;
 
-	for (int i = 0; i < a->v.n; i++)
-		width = labels_find(&a->k, a->v.at[i]) < 0 ? a->v.at[i] : width;
+	for (int i = 0; i < a->k.n; i++)
+		width = labels_find(&a->v, a->k.at[i]) < 0 ? a->k.at[i] : width;
 	for (int i = 0; i < to.n; i++)
-		to.at[i] = labels_find(&a->v, to.at[i]) < 0 ? width : to.at[i];
+		to.at[i] = labels_find(&a->k, to.at[i]) < 0 ? width : to.at[i];
 	for (int i = 0; i < to.n; i++)
-		if (a->v.n != to.n || labels_find(&to, to.at[i]) != i ||
-		    labels_find(&a->v, to.at[i]) < 0)
+		if (a->k.n != to.n || labels_find(&to, to.at[i]) != i ||
+		    labels_find(&a->k, to.at[i]) < 0)
 			return NULL;
-	v = labels_transpose(b, v, &a->v, &to);
-	return v->type == k->type ? v : NULL;
+	k = labels_transpose(b, k, &a->k, &to);
+	return k->type == v->type ? k : NULL;
 }
 
-/* Are all numbers of k and v finite, by row? Usually one reduction looks at both. */
+/* Are all numbers of k and v finite, by row? Usually one reduction looks at k - v: a difference with an infinity or a NaN is not finite. If finite numbers
+ * have an infinite difference, all queries see all keys. */
 static Value *
 are_finite(Builder *b, const Attention *a)
 {
 	Value *k = attention_views(b, a->k_from.base, &a->k_from);
 	Value *v = attention_views(b, a->v_from.base, &a->v_from);
 
-	k = magnitudes(b, b_reshape(b, k, attention_shape(a, &a->k)));
-	v = magnitudes(b, b_reshape(b, v, attention_shape(a, &a->v)));
-	Value *both = ordered_like_keys(b, a, k, v);
-	if (both)
-		return is_finite(b, a, b_binary(b, OP_max, k, both), &a->k);
-	return b_binary(b, OP_and, is_finite(b, a, k, &a->k), is_finite(b, a, v, &a->v));
+	k = b_reshape(b, k, attention_shape(a, &a->k));
+	v = b_reshape(b, v, attention_shape(a, &a->v));
+	Value *ordered = ordered_like_values(b, a, k, v);
+	if (!ordered)
+		return b_binary(b, OP_and, is_finite(b, a, magnitudes(b, k), &a->k),
+		                is_finite(b, a, magnitudes(b, v), &a->v));
+	return is_finite(b, a, magnitudes(b, b_binary(b, OP_sub, ordered, v)), &a->v);
 }
 
 bool
