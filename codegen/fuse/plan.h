@@ -19,7 +19,7 @@ void plan_place_node(StorePlan *p, Node *n); /* n joins a group or opens one */
 
 /* plan_columns.c */
 /* The space of the result of a reduction of full values whose form is not that of the group's other reductions: the group reduces rows, and
- * the reduction sums columns, or the other way. ITER_NONE: one kernel cannot do both. */
+ * the reduction sums columns, or the group sums columns, and the reduction reduces rows. ITER_NONE: one kernel cannot do both. */
 IterSpace plan_space_beside(const StorePlan *p, const Group *g, const ReduceForm *form);
 /* The group's reductions become sums of columns, because the group is about to reduce rows, too. */
 void plan_make_columns(StorePlan *p, const Group *g);

@@ -270,22 +270,28 @@ join(StorePlan *p, int gi, Node *n, IterSpace s)
 	vec_push(p->arena, &p->nodes, n);
 }
 
-/* Does group gi compute its values, one for each of n iterations, from values in memory or of groups up to number `last`? */
+/* Could group gi's nodes join the earlier group `to`, as row values, of which `to` has n? Each operand must be in memory by then, or be the
+ * number of the same row. */
 static bool
-is_plain(const StorePlan *p, int gi, int64_t n, int last)
+could_be_rows(const StorePlan *p, int gi, int64_t n, int to)
 {
 	const Group *g = &p->groups.at[gi];
 
 	if (g->opaque || g->closed || g->domain.reduction[ITER_FULL].n ||
 	    g->domain.elements[ITER_FULL] != n)
 		return false;
-	for (int i = 0; i < g->members.n; i++)
-		for (int k = 0; k < g->members.at[i]->n_operands; k++) {
-			Value *v = node_operand(g->members.at[i], k);
+	for (int i = 0; i < g->members.n; i++) {
+		const Node *m = g->members.at[i];
+		if (dtype_info[node_result(m, 0)->type->dtype].bits < 8)
+			return false;
+		for (int k = 0; k < m->n_operands; k++) {
+			Value *v = node_operand(m, k);
 			int from = v ? plan_group_of(p, v) : -1;
-			if (from != gi && from > last)
+			if ((from != gi && from > to) ||
+			    (from == to && space_read(p, to, v) != ITER_ROWS))
 				return false;
 		}
+	}
 	return true;
 }
 
@@ -321,7 +327,7 @@ join_row_values(StorePlan *p, const Node *n, int latest)
 		const Group *g = &p->groups.at[gi], *later = &p->groups.at[latest];
 		bool room = g->members.n + later->members.n < MAX_GROUP_NODES &&
 		            g->weight + later->weight <= MAX_GROUP_WEIGHT;
-		if (!room || !is_plain(p, latest, g->domain.elements[ITER_ROWS], gi))
+		if (!room || !could_be_rows(p, latest, g->domain.elements[ITER_ROWS], gi))
 			continue;
 		move_members(p, latest, gi, ITER_ROWS);
 		return gi;

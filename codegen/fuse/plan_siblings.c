@@ -16,7 +16,7 @@ plan_reducing_reader(const StorePlan *p, const Value *v)
 	return -1;
 }
 
-/* Does the reader stand in the way? inside: the value is computed for each iteration, so that the later group may read it. */
+/* Must the reader run before group merge_to ends? inside: merge_to itself may read the value, which has an element for each iteration. */
 static bool
 blocks_merge(const StorePlan *p, const Node *reader, int inside)
 {

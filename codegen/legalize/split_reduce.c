@@ -20,7 +20,7 @@ enum { DEPTH = 12 };
 /* a second reduction of that many chunks of the least size is cut, too */
 enum { MANY_CHUNKS = 16 };
 /* A kernel that reduces rows and sums their columns, too, has a part for each chunk: half as many as other kernels have, with half of
- * the threads that an H100 can hold, which reach its memory's rate. A chunk has two rows or more for each of a team's 8 warps. */
+ * the threads that an H100 can hold, which reach its memory's rate. A chunk has 16 rows or more: two for each of a team's 8 warps. */
 enum { PARTS_OF_ROWS = 2, LEAST_ROWS = 16 };
 
 /* The least divisor d of n with wanted <= d < 2 * wanted; 0: there is no such divisor. */

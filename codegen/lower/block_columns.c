@@ -141,6 +141,7 @@ void
 close_block_columns(Rows *r)
 {
 	LoopBuilder *lb = r->lw->lb;
+	int arrays[N_DTYPES] = {0}; /* 1 + the array of each type; 0: not yet declared */
 
 	for (int i = 0; i < r->column_reduces.n; i++) {
 		if (!r->team_rows) {
@@ -149,8 +150,9 @@ close_block_columns(Rows *r)
 		}
 		/* one array serves all sums of its type, one after the other */
 		DType type = reduce_type(r->column_reduces.at[i]);
-		if (i == 0 || type != reduce_type(r->column_reduces.at[i - 1]))
-			r->shared_sums = lb_local(lb, type, r->team_rows * row_width(r));
+		if (!arrays[type])
+			arrays[type] = 1 + lb_local(lb, type, r->team_rows * row_width(r));
+		r->shared_sums = arrays[type] - 1;
 		for_own_columns(r, i, share_own);
 		lb_barrier(lb);
 		add_shared(r, i);

@@ -50,7 +50,7 @@ can_move(const Concat *c, const Kernel *k, int result, int64_t row)
 {
 	const LoopBuffer *b = &k->buffers.at[k->n_inputs + result];
 
-	return b->kind == BUFFER_OUT && !k->serves &&
+	return b->kind == BUFFER_OUT && !k->serves && !k->all_reduces && !k->sums && !k->moves &&
 	       places_can_move(c->l->arena, k, k->n_inputs + result, row);
 }
 
@@ -105,7 +105,7 @@ find_pieces(Concat *c, const Node *n)
 }
 
 /* ---- kernels and launches */
-/* The piece that this result of the launch is; NULL: the result is no operand of the concat. */
+/* The piece that this result of the launch writes, or NULL. */
 static const Piece *
 piece_of(const Concat *c, const Node *launch, int result)
 {

@@ -190,6 +190,8 @@ kernel_may_overwrite(const Kernel *k, int input, int output)
 
 	if (k->buffers.at[output].from == 1 + input)
 		return true;
+	if (k->buffers.at[output].from) /* the output is first filled with another input */
+		return false;
 	if ((k->library && !library_may_overwrite(k->library, input, output)) ||
 	    kernel_has_tiles(k) ||
 	    type_bytes(k->buffers.at[input].type) != type_bytes(k->buffers.at[output].type) ||

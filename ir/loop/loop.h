@@ -230,7 +230,7 @@ void kernel_drop_unused(Kernel *k, Arena *scratch);
 void kernel_renumber_buffers(Kernel *k, Arena *arena, const int *to);
 
 /* ---- loop/pitch.c */
-/* RowMove of `row` elements that move to rows of `pitch` elements, of which they get those from number `offset` on. */
+/* RowMove of `row` elements that move to rows of `pitch` elements: an old row begins at element `offset` of the new row. */
 typedef struct {
 	int64_t row, pitch, offset;
 } RowMove;
