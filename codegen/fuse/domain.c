@@ -284,6 +284,10 @@ results_fault(const Function *f, const Spaces *s)
 {
 	const Node *ret = function_return(f);
 
+	for_each_node(f, n)
+		for (int i = 0; n != ret && n->op != OP_reshape && i < n->n_operands; i++)
+			if (node_operand(n, i) && s->of[node_operand(n, i)->id] == ITER_COLUMNS)
+				return "it computes something from sums of columns, beside reductions of rows";
 	for (int i = 0; i < ret->n_operands; i++) {
 		const Value *v = node_operand(ret, i);
 		IterSpace of = s->of[v->id];

@@ -3,15 +3,26 @@
 #include "codegen/fuse/plan.h"
 #include "codegen/fuse/spaces.h"
 
+/* Does m read a sum of its own group, perhaps through views? */
+static bool
+reads_own_sum(const StorePlan *p, const Node *m)
+{
+	for (int i = 0; i < m->n_operands; i++) {
+		const Value *x = node_operand(m, i) ? behind_views(node_operand(m, i)) : NULL;
+		if (x && x->node && p->space[x->id] == ITER_ROWS &&
+		    plan_own_group(p, x->node) == plan_own_group(p, m))
+			return true;
+	}
+	return false;
+}
+
 /* Does the group compute nothing from its sums of columns? */
 static bool
 only_reduces(const StorePlan *p, const Group *g)
 {
-	for (int i = 0; i < g->members.n; i++) {
-		const Node *m = g->members.at[i];
-		if (p->space[node_result(m, 0)->id] == ITER_ROWS && !reduces(m))
+	for (int i = 0; i < g->members.n; i++)
+		if (reads_own_sum(p, g->members.at[i]))
 			return false;
-	}
 	return true;
 }
 
