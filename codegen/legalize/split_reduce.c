@@ -278,7 +278,7 @@ is_beside_rows(const Node *n, const Reductions *r, const Target *t, int64_t part
 {
 	Type x = node_operand(n, 0)->type, y = node_result(n, 0)->type;
 
-	if (t->kind != TARGET_TEAMS || !reduce_is_by_column(n))
+	if (t->kind != TARGET_TEAMS || !reduce_is_by_column(n) || y->n == 0)
 		return false;
 	int64_t blocks = x->n / y->n / LEAST_ROWS, teams = t->team / t->tuning->reduce.row_members;
 	if (x->n >= t->tuning->grains.large && blocks * teams < parts)
