@@ -232,7 +232,7 @@ check_kernel_argument(const Format *f, int i)
 	const KernelArgument *a = &f->kernel_arguments[i];
 
 	if (a->bytes < 0 || a->each < 0 || a->each > a->bytes || a->dtype >= N_DTYPES ||
-	    a->access & ~(uint32_t)(ACCESS_READ | ACCESS_WRITE))
+	    a->access & ~(uint32_t)(ACCESS_READ | ACCESS_WRITE | ACCESS_PART))
 		return FAULT("argument %d of kernels: %lld bytes, dtype %u, access %u", i,
 		             (long long)a->bytes, a->dtype, a->access);
 	return NULL;

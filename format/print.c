@@ -231,12 +231,14 @@ static void
 print_kernel_head(Text *out, const Format *f, const KernelRecord *k)
 {
 	static const char *const accesses[] = {" unused", " read", " write", " read write"};
+	const uint32_t both = ACCESS_READ | ACCESS_WRITE;
 
 	text_printf(out, "kernel %s (", format_text(f, k->name));
 	for (uint32_t i = 0; i < k->n_arguments; i++) {
 		const KernelArgument *a = &f->kernel_arguments[k->first_argument + i];
-		text_printf(out, "%s%s %lld%s", i ? ", " : "", dtype_info[a->dtype].name,
-		            (long long)a->bytes, accesses[a->access]);
+		text_printf(out, "%s%s %lld%s%s", i ? ", " : "", dtype_info[a->dtype].name,
+		            (long long)a->bytes, accesses[a->access & both],
+		            a->access & ACCESS_PART ? " part" : "");
 	}
 	text_add(out, ")");
 	if (k->team > 1)

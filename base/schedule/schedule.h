@@ -223,8 +223,9 @@ typedef struct {
 	uint32_t reserved; /* 0 */
 } Slot;
 
-/* How a kernel, or the library in its place, accesses one argument. */
-enum { ACCESS_READ = 1, ACCESS_WRITE = 2 };
+/* How a kernel, or the library in its place, accesses one argument. PART: it writes only a part, and keeps the rest as other kernels have
+ * left it. */
+enum { ACCESS_READ = 1, ACCESS_WRITE = 2, ACCESS_PART = 4 };
 
 /* A collective. Its arguments are `to` and `from`, which may be one slot. For communicators that cannot read the device's
  * memory two more arguments follow: copies of both in the host's memory. */

@@ -115,6 +115,15 @@ piece_of(const Concat *c, const Node *launch, int result)
 	return NULL;
 }
 
+static bool
+writes_all_pieces(const Concat *c, const Node *launch)
+{
+	for (int i = 0; i < c->pieces.n; i++)
+		if (c->pieces.at[i].launch != launch)
+			return false;
+	return true;
+}
+
 /* Gives k, a copy of the launch's kernel, its new buffers: `before`, the concat as earlier launches have left it, becomes the last
  * input, and all pieces become one output. results: gets the new number of each result. */
 static void
@@ -141,6 +150,7 @@ join_outputs(const Concat *c, const Node *launch, const Value *before, Kernel *k
 		output = to[b];
 		list.at[output].type = joined;
 		list.at[output].kind = before ? BUFFER_INOUT : BUFFER_OUT;
+		list.at[output].part = !writes_all_pieces(c, launch);
 	}
 	k->n_outputs -= k->buffers.n + (before != NULL) - list.n;
 	k->n_inputs += before != NULL;

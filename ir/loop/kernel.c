@@ -147,7 +147,7 @@ kernel_finish(Kernel *k)
 		const LoopBuffer *b = &k->buffers.at[i];
 		h = hash_mix(h, hash_mix((uint64_t)b->kind, (uint64_t)(uintptr_t)b->type));
 		h = hash_mix(h, (uint64_t)b->pad << 1 | b->swizzle);
-		h = hash_mix(h, (uint64_t)b->from);
+		h = hash_mix(h, (uint64_t)b->from << 1 | b->part);
 	}
 	k->iterations = 1;
 	for (int i = 0; i < k->body.n; i++) {
@@ -204,7 +204,7 @@ kernel_equal(const Kernel *a, const Kernel *b)
 	for (int i = 0; i < a->buffers.n; i++) {
 		const LoopBuffer *x = &a->buffers.at[i], *y = &b->buffers.at[i];
 		if (x->kind != y->kind || x->type != y->type || x->pad != y->pad ||
-		    x->swizzle != y->swizzle || x->from != y->from)
+		    x->swizzle != y->swizzle || x->from != y->from || x->part != y->part)
 			return false;
 	}
 	for (int i = 0; i < a->body.n; i++) {

@@ -151,6 +151,8 @@ typedef struct {
 	/* Of an INOUT parameter: 1 + number of the input that the parameter begins as. The kernel itself does not access the
 	 * input: either both lie in one place, or the input is copied before the kernel runs. 0: no input */
 	int from;
+	/* Of an OUT or INOUT parameter: the kernel writes only a part of it; other kernels write the rest. */
+	bool part;
 } LoopBuffer;
 static inline bool
 buffer_is_param(const LoopBuffer *b)

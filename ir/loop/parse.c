@@ -441,6 +441,9 @@ read_kernel_params(KernelReader *kr)
 			return false;
 		}
 		b.kind = (BufferKind)kind;
+		b.part = read_word(r, "part");
+		if (b.part && b.kind == BUFFER_IN)
+			read_fault(r, "%s is read only, so no part of it is written", b.name);
 		if (read_word(r, "from"))
 			read_beginning(kr, &b);
 		if (b.kind == BUFFER_IN && kr->k->n_outputs)

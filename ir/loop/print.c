@@ -214,6 +214,8 @@ print_header(Text *out, const Kernel *k, const PrintOptions *options)
 		const LoopBuffer *b = &k->buffers.at[i];
 		text_printf(out, "%s%s: %s ", i ? ", " : "", b->name, buffer_kind_texts[b->kind]);
 		type_print(out, b->type);
+		if (b->part)
+			text_add(out, " part");
 		if (b->from)
 			text_printf(out, " from %s", k->buffers.at[b->from - 1].name);
 	}

@@ -12,7 +12,8 @@ loop_access(const Kernel *k, uint32_t *out)
 	memset(out, 0, sizeof(*out) * (size_t)(k->n_inputs + k->n_outputs));
 	/* an output that begins as an input keeps the elements that the kernel does not write */
 	for (int i = k->n_inputs; i < k->n_inputs + k->n_outputs; i++)
-		out[i] = k->buffers.at[i].from ? ACCESS_READ : 0;
+		out[i] = (k->buffers.at[i].from ? ACCESS_READ : 0u) |
+		         (k->buffers.at[i].part ? ACCESS_PART : 0u);
 	for (int i = 0; i < k->body.n; i++) {
 		const LoopStatement *s = &k->body.at[i];
 		int buffer = s->kind == LOOP_STATEMENT_COPY ? s->windows->buffer : s->buffer;

@@ -217,7 +217,7 @@ is_on_host(const Executor *x, const Watched *w)
 }
 
 /* Computes the range of an argument's numbers. before: the memory's earlier bytes: a NaN or infinity that was there already
- * does not count. NULL: every number counts. */
+ * does not count, and of an argument that is written in part, no number that was there counts. NULL: every number counts. */
 static Status
 measure(Executor *x, const Watched *w, const char *before, GradcRange *out)
 {
@@ -233,8 +233,11 @@ measure(Executor *x, const Watched *w, const char *before, GradcRange *out)
 			RETURN_IF_ERROR(executor_read(x, x->finder->window, piece));
 			values = x->finder->window;
 		}
-		range_add(out, t, values, piece.bytes / dtype_bytes(t, 1),
-		          before ? before + done : NULL);
+		int64_t n = piece.bytes / dtype_bytes(t, 1);
+		if (before && (w->access & ACCESS_PART))
+			range_add_changed(out, t, values, n, before + done);
+		else
+			range_add(out, t, values, n, before ? before + done : NULL);
 	}
 	return NULL;
 }
@@ -327,7 +330,7 @@ finder_before(Executor *x, const FinderCall *call)
 			continue;
 		RETURN_IF_ERROR(measure(x, w, NULL, &w->before));
 		if (n->kind == RUN_KERNEL && (w->access & ACCESS_WRITE) &&
-		    !range_is_finite(&w->before))
+		    (!range_is_finite(&w->before) || (w->access & ACCESS_PART)))
 			RETURN_IF_ERROR(keep_bytes(x, w));
 		if (w->access & ACCESS_READ)
 			find_origins(x, call, w);

@@ -82,3 +82,18 @@ range_add(GradcRange *r, DType t, const void *at, int64_t n, const void *before)
 		          old && memcmp(values + place, old + place, bytes) == 0);
 	}
 }
+
+void
+range_add_changed(GradcRange *r, DType t, const void *at, int64_t n, const void *before)
+{
+	size_t bytes = (size_t)dtype_bytes(t, 1);
+	const char *values = at, *old = before;
+
+	for (int64_t i = 0; i < n; i++) {
+		size_t place = bytes * (size_t)i;
+		if (memcmp(values + place, old + place, bytes) == 0)
+			continue;
+		r->elements++;
+		add_value(r, dtype_load_float(t, at, i), false);
+	}
+}

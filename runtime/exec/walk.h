@@ -68,6 +68,8 @@ GradcRange range_of_nothing(void);
 /* Adds n elements at `at` to the range. before: earlier bytes of the same elements, or NULL; a NaN or infinity whose bytes have
  * not changed since does not count. */
 void range_add(GradcRange *r, DType t, const void *at, int64_t n, const void *before);
+/* Adds only those of the n elements whose bytes have changed. */
+void range_add_changed(GradcRange *r, DType t, const void *at, int64_t n, const void *before);
 
 /* ---- find_nan.c: finds the origin of a failed step's first number that is not finite */
 enum { NO_FINDING = -1 };

@@ -159,7 +159,9 @@ add_tensors(const Describer *d, const Finding *found, uint32_t access, Tensors *
 	for (int i = 0; i < found->n_args; i++) {
 		const Watched *w = &found->args[i];
 
-		if (!(w->access & access) || (is_result && range_is_finite(&w->after)))
+		bool is_kept = !is_result &&
+		               (w->access & ACCESS_PART); /* other kernels have written it */
+		if (!(w->access & access) || is_kept || (is_result && range_is_finite(&w->after)))
 			continue;
 		GradcTensor t = describe_tensor(d, found->program, w, is_result);
 		if (!is_result && found->cause == CAUSE_MADE)

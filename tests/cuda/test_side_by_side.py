@@ -13,13 +13,11 @@ BATCH, WIDTH, CLASSES, STEPS = 96, 48, 16, 2
 PRECISIONS = {"f32": "devices f32", "bf16": "devices 16 bits"}
 
 
-def model(rng, scale=1.0):
+def model(rng, v=1.0, w=1.0):
     """Logits of two products side by side; the gradient of three slices of one tensor, which is a concat, too."""
-    def weights(name, *shape):
-        return numpy_helper.from_array((rng.standard_normal(shape) / np.sqrt(shape[0])).astype(np.float32), name)
+    def weights(name, *shape, scale=1.0):
+        return numpy_helper.from_array((rng.standard_normal(shape) / np.sqrt(shape[0]) * scale).astype(np.float32), name)
 
-    first = weights("v", WIDTH, 32)
-    first = numpy_helper.from_array(numpy_helper.to_array(first) * np.float32(scale), "v")
     return helper.make_model(helper.make_graph(
         [helper.make_node("MatMul", ["x", "v"], ["a"], name="a"), helper.make_node("MatMul", ["x", "w"], ["b"], name="b"),
          helper.make_node("Concat", ["a", "b"], ["c"], axis=1, name="c"), helper.make_node("Softmax", ["c"], ["d"], axis=1, name="d"),
@@ -28,17 +26,17 @@ def model(rng, scale=1.0):
          helper.make_node("Sum", ["q1", "k1", "l1"], ["logits"])], "g",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", WIDTH])],
         [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", CLASSES])],
-        [first, weights("w", WIDTH, 64), weights("u", 96, 96), *(weights(n, 32, CLASSES) for n in "opr")]),
+        [weights("v", WIDTH, 32, scale=v), weights("w", WIDTH, 64, scale=w), weights("u", 96, 96), *(weights(n, 32, CLASSES) for n in "opr")]),
         opset_imports=[helper.make_opsetid("", 17)])
 
 
-def compiled(gpu, precision, scale=1.0):
+def compiled(gpu, precision, **scales):
     def make():
         rng = np.random.default_rng(5)
         inputs = {"x": rng.standard_normal((STEPS * BATCH, WIDTH)).astype(np.float32), "labels": rng.integers(0, CLASSES, STEPS * BATCH)}
-        return gpu.compile_model(model(rng, scale), inputs, "--loss=cross_entropy", "--optimizer=sgd", f"--batch={BATCH}", f"--precision={precision}",
+        return gpu.compile_model(model(rng, **scales), inputs, "--loss=cross_entropy", "--optimizer=sgd", f"--batch={BATCH}", f"--precision={precision}",
                                  train=["--lr=0.1", f"--steps={STEPS}"])
-    return gpu.once(("concat", precision, scale), make)
+    return gpu.once(("concat", precision, *scales), make)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -61,9 +59,13 @@ def test_losses(gpu, tmp_path, precision, libraries, accumulate):
 
 
 @pytest.mark.parametrize("device", [ON_GPU, ON_CPU])
-def test_the_first_infinity_is_named(gpu, tmp_path, device):
-    """What the first product has written is still known after the second has written beside it."""
-    trainer = gpu.trainer(compiled(gpu, "f32", 1e38), tmp_path)
-    trainer.run(device, "--find-nan", "--log=found.jsonl", exit=8)
+@pytest.mark.parametrize("product, weight, columns", [("a", "v", 32), ("b", "w", 64)])
+def test_the_first_infinity_is_named(gpu, tmp_path, device, product, weight, columns):
+    """Of the buffer that two products write, only the columns of the product that made the infinity are described; what the other one has
+    written there is no operand."""
+    trainer = gpu.trainer(compiled(gpu, "f32", **{weight: 1e38}), tmp_path)
+    printed = trainer.run(device, "--find-nan", "--log=found.jsonl", exit=8).stderr
     found = json.loads((tmp_path / "found.jsonl").read_text().splitlines()[-1])["not_finite"]
-    assert found["nodes"] == ["a"]
+    assert found["nodes"] == [product]
+    assert re.findall(r"result (.*?):", printed) == [f'"{product}" (f32, {BATCH * columns} elements)']
+    assert re.findall(r'operand \w+ "(\w+)"', printed) == ["x", weight] and printed.count("operand") == 2
