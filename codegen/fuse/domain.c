@@ -104,6 +104,15 @@ domain_takes_columns(const ReduceForm *rows, const ReduceForm *columns)
 	       c[0] * c[1] == rows->extent[0] && c[2] == rows->extent[1];
 }
 
+/* A block's part has several rows at a time. */
+bool
+columns_have_blocks(const Target *t, int64_t elements, int64_t blocks, int64_t parts)
+{
+	int64_t at_once = t->team / t->tuning->reduce.row_members;
+
+	return elements < t->tuning->grains.large || blocks * at_once >= parts;
+}
+
 bool
 columns_fit(const Target *t, const ReduceForm *columns, int sums)
 {

@@ -54,6 +54,8 @@ void domain_add_reduction(Domain *d, IterSpace s, const Node *n);
 void domain_add_columns(Domain *d, const Node *n);
 /* May a kernel with reductions of the form `rows` also add up blocks of rows in the form `columns`? */
 bool domain_takes_columns(const ReduceForm *rows, const ReduceForm *columns);
+/* Are there enough blocks of rows, each of which is a part, for a tensor of this many elements? */
+bool columns_have_blocks(const Target *t, int64_t elements, int64_t blocks, int64_t parts);
 /* Do the members of the target's teams have room for this many sums of each column of a row, beside the row itself? */
 bool columns_fit(const Target *t, const ReduceForm *columns, int sums);
 /* The space over which a node reads v. v is a value in space `base`, or a chain of views of such

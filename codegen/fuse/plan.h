@@ -14,6 +14,16 @@ bool plan_must_be_stored(const Node *n);
 bool plan_any_reader(const StorePlan *p, const Value *v,
                      bool (*visit)(const StorePlan *p, const Node *reader, int ctx), int ctx);
 
+/* The most nodes of a kernel, and the largest sum of their OpRow.weight. Without limits, LLVM
+ * would take too long: more than twice the time for twice the code. */
+enum { MAX_GROUP_NODES = 400, MAX_GROUP_WEIGHT = 600 };
+static inline bool
+plan_fit_together(const Group *a, const Group *b)
+{
+	return a->members.n + b->members.n <= MAX_GROUP_NODES &&
+	       a->weight + b->weight <= MAX_GROUP_WEIGHT;
+}
+
 /* plan_group.c */
 void plan_place_node(StorePlan *p, Node *n); /* n joins a group or opens one */
 

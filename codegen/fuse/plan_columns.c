@@ -55,12 +55,10 @@ takes_columns(const StorePlan *p, const Group *g, const ReduceForm *rows, const 
               int sums)
 {
 	const Target *t = p->target;
-	bool large = g->domain.elements[ITER_FULL] >= t->tuning->grains.large;
-	int64_t teams = t->team / t->tuning->reduce.row_members; /* rows of a block at a time */
 
 	return t->kind == TARGET_TEAMS && !g->domain.reduction[ITER_ROWS].n && has_whole_bytes(g) &&
 	       domain_takes_columns(rows, columns) && columns_fit(t, columns, sums) &&
-	       (!large || columns->extent[0] * teams >= p->parts);
+	       columns_have_blocks(t, g->domain.elements[ITER_FULL], columns->extent[0], p->parts);
 }
 
 IterSpace

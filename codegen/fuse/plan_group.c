@@ -3,10 +3,6 @@
 #include "codegen/fuse/plan.h"
 #include "codegen/fuse/spaces.h"
 
-/* The most nodes of a kernel, and the largest sum of their OpRow.weight. Without limits, LLVM
- * would take too long: more than twice the time for twice the code. */
-enum { MAX_GROUP_NODES = 400, MAX_GROUP_WEIGHT = 600 };
-
 static int
 group_new(StorePlan *p, const Node *n)
 {
@@ -325,9 +321,8 @@ join_row_values(StorePlan *p, const Node *n, int latest)
 		    space_read(p, gi, v) != ITER_ROWS)
 			continue;
 		const Group *g = &p->groups.at[gi], *later = &p->groups.at[latest];
-		bool room = g->members.n + later->members.n < MAX_GROUP_NODES &&
-		            g->weight + later->weight <= MAX_GROUP_WEIGHT;
-		if (!room || !could_be_rows(p, latest, g->domain.elements[ITER_ROWS], gi))
+		if (!plan_fit_together(g, later) ||
+		    !could_be_rows(p, latest, g->domain.elements[ITER_ROWS], gi))
 			continue;
 		move_members(p, latest, gi, ITER_ROWS);
 		return gi;

@@ -36,7 +36,7 @@ may_merge(StorePlan *p, int from, int to)
 	const Group *a = &p->groups.at[from], *b = &p->groups.at[to];
 
 	if (from >= to || a->opaque || a->closed || !a->domain.reduction[ITER_FULL].n ||
-	    a->domain.reduction[ITER_ROWS].n)
+	    a->domain.reduction[ITER_ROWS].n || !plan_fit_together(a, b))
 		return false;
 	bool columns = plan_columns_merge(p, a, b);
 	if (!columns && (b->domain.columns.n || !domain_equal(&a->domain, &b->domain)))
@@ -69,6 +69,7 @@ merge(StorePlan *p, int from, int to)
 	if (b->domain.columns.n)
 		plan_make_columns(p, a);
 	a->merged_into = to;
+	b->weight += a->weight;
 	for (int i = 0; i < b->members.n; i++)
 		vec_push(p->arena, &a->members, b->members.at[i]);
 	b->members.at = a->members.at;

@@ -38,8 +38,8 @@ typedef struct {
 	const StorePlan *plan;
 	/* by node id: is the node late, that is, does it run in the backward pass? */
 	bool *late;
-	bool *read_late;  /* by value id: is it in memory, and does a late node read it? */
-	bool *by_product; /* by value id: does a late node without a group read it from memory? */
+	bool *read_late; /* by value id: is it in memory, and does a late node read it? */
+	bool *by_product; /* by value id: does a late node with loops of its own, such as a product, read it from memory? */
 	/* by value id: groups that load the value, or that would load the value in order to
 	 * compute others again from it */
 	Kernels *kernels;
@@ -104,11 +104,10 @@ add_kernel(Remat *r, const Value *v, int group)
 	vec_push(r->scratch, &r->kernels[v->id], group);
 }
 
-/* Notes that a late node (a node of the backward pass) reads v, directly or through values that
- * the node's kernel computes again anyway. group: the late node's group, if it has loops; -1: it
- * has none. */
+/* Notes that the late node n (a node of the backward pass) reads v, directly or through values that
+ * n's kernel computes again anyway. group: n's group, if it has loops; else -1. */
 static void
-mark_read(Remat *r, Value *v, int group)
+mark_read(Remat *r, Value *v, const Node *n, int group)
 {
 	Value *x = behind_views(v);
 	bool again = x->node && r->plan->recomputed[x->id] &&
@@ -117,11 +116,11 @@ mark_read(Remat *r, Value *v, int group)
 	if (again || (x->node && plan_is_copied(r->plan, x->node))) {
 		r->again[x->id] |= again && !r->late[x->node->id];
 		for (int i = 0; i < x->node->n_operands; i++)
-			mark_read(r, node_operand(x->node, i), group);
+			mark_read(r, node_operand(x->node, i), n, group);
 		return;
 	}
 	r->read_late[x->id] = true;
-	r->by_product[x->id] |= group < 0;
+	r->by_product[x->id] |= group < 0 && node_fuse_class(n) == FUSE_OPAQUE;
 	if (group >= 0)
 		add_kernel(r, x, group);
 }
@@ -143,7 +142,7 @@ mark_late(Remat *r)
 		r->late[n->id] = is_late(r, n);
 		for (int i = 0; r->late[n->id] && i < n->n_operands; i++)
 			if (node_operand(n, i))
-				mark_read(r, node_operand(n, i), loops_of(r, n));
+				mark_read(r, node_operand(n, i), n, loops_of(r, n));
 	}
 }
 

@@ -14,7 +14,7 @@ typedef struct {
 	bool closed; /* nothing may join: concat, pad */
 	Domain domain;
 	VEC(Node *) members;
-	int merged_into; /* the later group that has taken the members; -1: none */
+	int merged_into; /* the group that has taken the members; -1: this group still has them */
 	int64_t weight;  /* sum of the members' OpRow.weight */
 } Group;
 

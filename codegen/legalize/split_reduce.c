@@ -5,6 +5,7 @@
  *	f32[16384,768] -> f32[768]   =   f32[32,512,768] -> f32[32,768] -> f32[768]
  *
  * If no suitable number divides an axis, the remainder becomes a second, short reduction. */
+#include "codegen/fuse/fuse.h"
 #include "codegen/legalize/rewrites.h"
 
 #include <string.h>
@@ -280,8 +281,7 @@ is_beside_rows(const Node *n, const Reductions *r, const Target *t, int64_t part
 
 	if (t->kind != TARGET_TEAMS || !reduce_is_by_column(n) || y->n == 0)
 		return false;
-	int64_t blocks = x->n / y->n / LEAST_ROWS, teams = t->team / t->tuning->reduce.row_members;
-	if (x->n >= t->tuning->grains.large && blocks * teams < parts)
+	if (!columns_have_blocks(t, x->n, x->n / y->n / LEAST_ROWS, parts))
 		return false;
 	for (int i = 0; i < r->rows.n; i++)
 		if (r->rows.at[i].elements == x->n && r->rows.at[i].width == y->n)
