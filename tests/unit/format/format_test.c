@@ -258,7 +258,7 @@ spoil_argument_sign(FormatWriter *w)
 static void
 spoil_argument_access(FormatWriter *w)
 {
-	w->kernel_arguments.at[2].access = 4;
+	w->kernel_arguments.at[2].access = 8;
 }
 static void
 spoil_arguments(FormatWriter *w)
@@ -417,7 +417,7 @@ test_faults_are_named(void **state)
 	expect_fault(spoil_swap, "argument 0 is 8 bytes of f64, kernel 0 has 32 of f64");
 	expect_fault(spoil_argument_bytes, "kernel 0 has 9223372036854775807 of f64");
 	expect_fault(spoil_argument_sign, "argument 2 of kernels: -8 bytes");
-	expect_fault(spoil_argument_access, "argument 2 of kernels: 8 bytes, dtype 0, access 4");
+	expect_fault(spoil_argument_access, "argument 2 of kernels: 8 bytes, dtype 0, access 8");
 	expect_fault(spoil_arguments, "kernel 5: arguments 26 + 2 of 27");
 	expect_fault(spoil_team, "kernel 4: team of 3");
 	expect_fault(spoil_no_team, "kernel 4: team of 0");
