@@ -6,9 +6,10 @@
  * it. */
 #include "codegen/codegen.h"
 #include "codegen/legalize/legalize.h"
-#include "codegen/schedule/free_blocks.h"
 #include "codegen/schedule/order.h"
+#include "codegen/schedule/place_blocks.h"
 
+#include <limits.h>
 #include <string.h>
 
 enum { ALIGNMENT = 64 };
@@ -56,6 +57,11 @@ place_states(Module *m)
 }
 
 /* ---- one function */
+/* A body, whose values lie in a block of the workspace. */
+typedef struct {
+	Function *f;
+	int block;
+} Body;
 typedef struct {
 	Module *m;
 	Function *f;
@@ -65,9 +71,11 @@ typedef struct {
 	Storage storage;
 	struct {
 		VEC(Value *) values;
-	} * in_state; /* by state id: the values that are computed in the state's place */
-	FreeBlocks free, host_free; /* free blocks of the workspace, and of the host's memory */
-	int64_t top, host_top, io;
+	} * in_state;           /* by state id: the values that are computed in the state's place */
+	Blocks workspace, host; /* blocks of the workspace, and of the host's memory */
+	int *block;             /* by value id: the value's block in one of them; -1: none */
+	int64_t io;
+	VEC(Body) bodies; /* of loops and branches */
 	/* the loop or branch that runs the function; NULL: the function is a program */
 	const Node *by;
 } Plan;
@@ -79,6 +87,9 @@ number_nodes(Plan *p)
 
 	p->position = NEW_ARRAY(p->arena, int, p->f->next_node_id);
 	p->last_use = NEW_ARRAY(p->arena, int, p->f->next_value_id);
+	p->block = NEW_ARRAY(p->arena, int, p->f->next_value_id);
+	for (uint32_t i = 0; i < p->f->next_value_id; i++)
+		p->block[i] = -1;
 	for_each_node(p->f, n) {
 		p->position[n->id] = at;
 		for (int i = 0; i < n->n_operands; i++)
@@ -275,6 +286,14 @@ row_is_aligned(const Plan *p, Type row)
 	return type_bytes(row) % ROW_ALIGNMENT == 0 || (t && t->kind == TARGET_CPU);
 }
 
+/* A block that node `at` needs, and perhaps later nodes, too. */
+static int
+new_block(Plan *p, Blocks *blocks, int64_t bytes, int at)
+{
+	vec_push(p->arena, blocks, ((Block){.bytes = bytes, .begin = at, .end = at}));
+	return blocks->n - 1;
+}
+
 static void
 place_params(Plan *p)
 {
@@ -287,8 +306,8 @@ place_params(Plan *p)
 			continue;
 		/* rows are not aligned, so each is copied to the workspace before the body runs */
 		v->region = REGION_WORKSPACE;
-		v->offset = p->top;
-		p->top += aligned(type_bytes(v->type));
+		p->block[v->id] = new_block(p, &p->workspace, aligned(type_bytes(v->type)), 0);
+		p->workspace.at[p->block[v->id]].end = INT_MAX - 1;
 	}
 }
 
@@ -334,16 +353,10 @@ place_io(Plan *p, Value *v)
 	p->io += aligned(type_bytes(v->type));
 }
 
-/* The offset of so many bytes that are free: a free block, or bytes at the top. */
-static int64_t
-take(FreeBlocks *free, int64_t *top, int64_t bytes)
+static Blocks *
+blocks_of(Plan *p, const Value *v)
 {
-	int64_t offset;
-
-	if (free_blocks_take(free, bytes, &offset))
-		return offset;
-	*top += bytes;
-	return *top - bytes;
+	return v->region == REGION_HOST ? &p->host : &p->workspace;
 }
 
 static void
@@ -353,14 +366,8 @@ allocate(Plan *p, Value *v)
 	bool host = k && k->moves == MOVES_TO_HOST;
 
 	v->region = host ? REGION_HOST : REGION_WORKSPACE;
-	v->offset = take(host ? &p->host_free : &p->free, host ? &p->host_top : &p->top,
-	                 workspace_bytes(v));
-}
-
-static bool
-is_planned(const Value *v)
-{
-	return v->region == REGION_WORKSPACE || v->region == REGION_HOST;
+	p->block[v->id] = new_block(p, blocks_of(p, v), workspace_bytes(v),
+	                            p->position[v->node->id]);
 }
 
 /* Lets result v take the place of an operand that is read for the last time. False: no operand fits. */
@@ -374,18 +381,11 @@ overwrite(Plan *p, const Node *n, Value *v)
 		    !may_overwrite(n, i, v->index))
 			continue;
 		v->region = REGION_WORKSPACE;
-		v->offset = u->offset;
+		p->block[v->id] = p->block[u->id];
 		p->last_use[u->id] = -1; /* v owns the operand's place now */
 		return true;
 	}
 	return false;
-}
-
-static void
-release(Plan *p, const Value *v)
-{
-	free_blocks_put(v->region == REGION_HOST ? &p->host_free : &p->free, v->offset,
-	                workspace_bytes(v));
 }
 
 static int64_t place_function(Pass *pass, Module *m, Function *f, const Node *by);
@@ -424,35 +424,58 @@ place_bodies(Pass *pass, Plan *p, const Node *n)
 	}
 	if (most == 0)
 		return;
-	int64_t offset = take(&p->free, &p->top, most);
+	int block = new_block(p, &p->workspace, most, p->position[n->id]);
 	for (int i = 0; i < 2 && bodies[i]; i++)
-		move_body(bodies[i], offset);
-	free_blocks_put(&p->free, offset, most);
+		vec_push(p->arena, &p->bodies, ((Body){bodies[i], block}));
+}
+
+/* The value's block is needed until the value is read for the last time. */
+static void
+keep_until_read(Plan *p, Value *v)
+{
+	Block *b = p->block[v->id] >= 0 ? &blocks_of(p, v)->at[p->block[v->id]] : NULL;
+
+	if (b && value_used(v) && p->last_use[v->id] > b->end)
+		b->end = p->last_use[v->id];
 }
 
 static void
-place_workspace(Pass *pass, Plan *p)
+find_blocks(Pass *pass, Plan *p)
 {
 	for_each_node(p->f, n) {
-		int here = p->position[n->id];
-		for (int i = 0; i < n->n_results; i++)
-			if (node_result(n, i)->region == REGION_NONE &&
-			    !overwrite(p, n, node_result(n, i)))
-				allocate(p, node_result(n, i));
+		for (int i = 0; i < n->n_results; i++) {
+			Value *v = node_result(n, i);
+			if (v->region == REGION_NONE && !overwrite(p, n, v))
+				allocate(p, v);
+			keep_until_read(p, v);
+		}
 		if (op_row(n)->fuse == FUSE_CONTROL)
 			place_bodies(pass, p, n);
-		/* Operands read for the last time make room for later nodes. */
-		for (int i = 0; i < n->n_operands; i++) {
-			Value *v = node_operand(n, i);
-			if (is_planned(v) && p->last_use[v->id] == here) {
-				release(p, v);
-				p->last_use[v->id] = -1; /* release only once */
-			}
-		}
-		for (int i = 0; i < n->n_results; i++)
-			if (is_planned(node_result(n, i)) && !value_used(node_result(n, i)))
-				release(p, node_result(n, i));
 	}
+}
+
+static void
+set_offset(Plan *p, Value *v)
+{
+	if (p->block[v->id] >= 0)
+		v->offset = blocks_of(p, v)->at[p->block[v->id]].offset;
+}
+
+/* Returns the bytes of the workspace that the function needs. */
+static int64_t
+place_workspace(Pass *pass, Plan *p)
+{
+	find_blocks(pass, p);
+	int64_t bytes = place_blocks(&p->workspace, pass->scratch);
+	place_blocks(&p->host, pass->scratch);
+	for (int i = 0; i < p->f->params.n; i++)
+		set_offset(p, p->f->params.at[i]);
+	for_each_node(p->f, n)
+		for (int i = 0; i < n->n_results; i++)
+			set_offset(p, node_result(n, i));
+	for (int i = 0; i < p->bodies.n; i++)
+		move_body(p->bodies.at[i].f, p->workspace.at[p->bodies.at[i].block].offset);
+	return bytes;
 }
 
 static void
@@ -480,9 +503,7 @@ place_function(Pass *pass, Module *m, Function *f, const Node *by)
 	          .by = by,
 	          .storage = storage_of(pass->scratch, f),
 	          .in_state = arena_alloc(pass->scratch,
-	                                  sizeof(*p.in_state) * ((size_t)m->states.n + 1)),
-	          .free.arena = pass->scratch,
-	          .host_free.arena = pass->scratch};
+	                                  sizeof(*p.in_state) * ((size_t)m->states.n + 1))};
 
 	number_nodes(&p);
 	for (int i = 0; i < f->states.n; i++) {
@@ -498,12 +519,14 @@ place_function(Pass *pass, Module *m, Function *f, const Node *by)
 	for_each_node(f, n)
 		if (n->op == OP_store)
 			place_in_state(&p, n);
-	place_workspace(pass, &p);
+	int64_t bytes = place_workspace(pass, &p);
 	if (function_find_param(f, PARAM_HYPERPARAMETER, -1))
 		p.io = aligned(p.io) + aligned(SCALARS_BYTES); /* scalars that kernels read */
-	m->workspace_bytes = p.top > m->workspace_bytes ? p.top : m->workspace_bytes;
-	m->io_bytes = p.io > m->io_bytes ? p.io : m->io_bytes;
-	return p.top;
+	if (!by && (f->role != ROLE_FORWARD || !module_first(m, ROLE_ACCUMULATE))) {
+		m->workspace_bytes = bytes > m->workspace_bytes ? bytes : m->workspace_bytes;
+		m->io_bytes = p.io > m->io_bytes ? p.io : m->io_bytes;
+	}
+	return bytes;
 }
 
 /* Reads words such as "ddp+zero3" as bits, in the order of `known`. */
