@@ -261,6 +261,12 @@ asked_by_init(const Options *o)
 }
 
 static bool
+asked_by_max_accumulate(const Options *o)
+{
+	return o->max_accumulate == 1;
+}
+
+static bool
 asked_by_quantize(const Options *o)
 {
 	return o->quantize != NULL;
@@ -290,6 +296,7 @@ static const struct {
 	{&pass_legalize, .fill = fill_cores},
 	{&pass_rematerialize, .fill = fill_cores},
 	{&pass_fuse, .fill = fill_cores},
+	{&pass_one_micro_batch, .asked = asked_by_max_accumulate},
 	{&pass_inline, .fill = fill_inline},
 	{&pass_multiversion, .fill = fill_targets},
 	{&pass_offload, .asked = asked_by_offload},

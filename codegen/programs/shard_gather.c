@@ -24,6 +24,7 @@ typedef struct {
 	ShardPlan *plan;
 	Instructions old;
 	bool *dropped; /* by instruction */
+	bool adds;     /* do later micro-batches add to gradients? */
 	Stays stays;
 	/* behind[k]: number in `out` of the last instruction kept from old[0..k]; -1: none is
 	 * kept */
@@ -83,11 +84,12 @@ drop_additions(Gathering *g)
 		Instruction *n = &g->old.at[k];
 		bool makes = false;
 		g->dropped[k] = n->when == WHEN_LATER && is_useless(g, n, is_read);
-		for (uint32_t i = 0; !g->dropped[k] && i < n->n_args; i++) {
-			makes |= shard_is_written(g->plan, n, i) && writes_gradient(g, n, i);
-			is_read[shard_slot_number(g->plan, n, i)] |= !shard_is_written(g->plan, n,
-			                                                               i);
+		for (uint32_t i = 0; i < n->n_args; i++) {
+			bool written = shard_is_written(g->plan, n, i);
+			makes |= written && writes_gradient(g, n, i);
+			is_read[shard_slot_number(g->plan, n, i)] |= !g->dropped[k] && !written;
 		}
+		g->adds |= makes && n->when == WHEN_LATER;
 		if (makes && n->when == WHEN_FIRST)
 			n->when = WHEN_ALWAYS;
 	}
@@ -298,7 +300,7 @@ add_stays(Gathering *g)
 		                      : s->begin > 0 ? g->behind[s->begin - 1]
 		                                     : -1,
 		            .when = WHEN_ALWAYS,
-		            .adds = s->gradient,
+		            .adds = s->gradient && g->adds,
 		            .whole = gathered_slot(g, s),
 		            .part = shard_slot(g, s->piece)};
 		vec_push(g->plan->p->arena, &g->plan->p->travels, t);

@@ -10,7 +10,7 @@
  * A parameter with its gradient and moments is a member; it starts at the same multiple of
  * MEMBER_ALIGN elements in each of these units. The end of a layer block is padded to a multiple
  * of UNIT_BLOCK elements with zeros, which stay zeros. A unit holds one or several neighbouring
- * blocks, up to `unit_bytes` in total; ZeRO-3 gathers a whole unit in one message. Units with
+ * blocks, up to `unit_bytes` in total (0: a 16th of the model, at most 32 MB); ZeRO-3 gathers a whole unit in one message. Units with
  * equal updates follow each other in memory; together they are a run, and one kernel updates the
  * run. So neither offsets in a run nor the order in which norms are summed depend on
  * `unit_bytes`.
@@ -394,17 +394,33 @@ check_one_update(const Units *u)
 	return true;
 }
 
+/* The size of units that nobody has asked for: a small part of the model, because a rank holds whole units while they are gathered.
+ * Beyond some MB, the time of a message grows with its bytes; DDP's buckets have 25 MB. */
+static int64_t
+usual_unit_bytes(const Units *u)
+{
+	enum { MOST = 32 << 20, LEAST_UNITS = 16 };
+	int64_t bytes = 0;
+
+	for (int i = 0; i < u->match.members.n; i++) {
+		const State *s = u->match.members.at[i].states.at[0];
+		bytes += type_bytes(s->type);
+	}
+	return bytes / LEAST_UNITS < MOST ? bytes / LEAST_UNITS : MOST;
+}
+
 static bool
 run_units(Pass *p, Module *m)
 {
 	const UnitsOptions *o = p->options;
-	Units u = {.p = p, .m = m, .f = module_first(m, ROLE_UPDATE), .unit_bytes = o->unit_bytes};
+	Units u = {.p = p, .m = m, .f = module_first(m, ROLE_UPDATE)};
 
 	if (!u.f)
 		return true;
 	if (!check_one_update(&u))
 		return false;
 	unit_match(u.f, p->scratch, &u.match);
+	u.unit_bytes = o->unit_bytes ? o->unit_bytes : usual_unit_bytes(&u);
 	u.block = layer_blocks(m, p->scratch);
 	u.wide = intmap_new(p->scratch);
 	make_groups(&u);
@@ -424,12 +440,10 @@ static const PassOption units_options[] = {
          offsetof(UnitsOptions, unit_bytes),
          .flag = {"unit-bytes", "N",
                   "ranks gather parameters in units of layer blocks with up to N bytes, or of one "
-                  "larger block (32M)",
+                  "larger block (a 16th of the parameters, at most 32M)",
                   "Kernels and ranks", .keeps_results = true}},
 	{0}};
-/* Beyond some MB the time of a message grows with its bytes; DDP's buckets have 25 MB. A larger unit needs more
- * memory while it is gathered. */
-static const UnitsOptions units_defaults = {.unit_bytes = 32 << 20};
+static const UnitsOptions units_defaults = {.unit_bytes = 0};
 const PassRow pass_units = {.name = "units",
                             .help = "lay parameters, gradients and moments side by side",
                             .takes = STAGE_ANY,

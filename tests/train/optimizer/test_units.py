@@ -30,7 +30,7 @@ def deep(tmp_path):
     return tmp_path
 
 
-CUTS = [["--unit-bytes=1"], ["--unit-bytes=600K"], []]
+CUTS = [["--unit-bytes=1"], ["--unit-bytes=600K"], ["--unit-bytes=32M"]]
 
 
 MODEL = ["model.onnx", f"--batch={ROWS}", "--loss=mse", "--no-decay=*.bias"]
