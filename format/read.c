@@ -248,14 +248,25 @@ format_plan_bytes(const Format *f, const char *gpu)
 	return (most + SCRATCH_ALIGNMENT - 1) / SCRATCH_ALIGNMENT * SCRATCH_ALIGNMENT;
 }
 
+static bool
+has_training(const Format *f)
+{
+	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++)
+		if (f->programs[i].role == ROLE_ACCUMULATE)
+			return true;
+	return false;
+}
+
 int64_t
 format_space_bytes(const Format *f, Space space, int target)
 {
 	int64_t most = space == SPACE_STATE ? f->header->state_bytes : 0;
+	bool trains = has_training(f);
 
 	for (int i = 0; i < f->n[SECTION_PROGRAMS] && space != SPACE_STATE; i++) {
 		const ProgramRecord *p = &f->programs[i];
-		if (target == EVERY_TARGET || p->target == (uint32_t)target)
+		if ((target == EVERY_TARGET || p->target == (uint32_t)target) &&
+		    !(trains && p->role == ROLE_FORWARD))
 			most = p->bytes[space] > most ? p->bytes[space] : most;
 	}
 	return most;

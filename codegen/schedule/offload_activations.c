@@ -12,6 +12,7 @@
  * small, or if the backward pass reads them soon. Changes no number. Takes linear time in nodes,
  * and n log n in values. */
 #include "codegen/codegen.h"
+#include "codegen/target/target.h"
 #include "ir/loop/loop.h"
 
 #include <stdlib.h>
@@ -191,12 +192,26 @@ offload_function(Pass *p, Function *f)
 	p->changed = true;
 }
 
+/* Does every program run on a CPU? Then the host's memory is all there is. */
+static bool
+only_cpus(const Module *m)
+{
+	for_each_function(m, f)
+		if (f->target && target_find(f->target)->kind != TARGET_CPU)
+			return false;
+	return true;
+}
+
 static bool
 run_offload(Pass *p, Module *m)
 {
 	for_each_function(m, f)
 		if (f->role == ROLE_ACCUMULATE || f->role == ROLE_ESTIMATE)
 			offload_function(p, f);
+	if (p->changed && only_cpus(m))
+		diag_warning(
+			p->diag,
+			"--offload=activations saves no memory here: no target is a GPU, and a CPU computes in the memory in which activations wait");
 	if (!p->changed)
 		diag_warning(
 			p->diag,

@@ -225,6 +225,22 @@ choose_raw(Gradc *run, Dataset *d)
 	return NULL;
 }
 
+/* The thread that reads ahead must not write to a region that grows; what it has read is read again. */
+static Status
+make_room(Gradc *run, const ProgramRecord *p)
+{
+	bool reads_ahead = run->prefetch != NULL;
+
+	if (executor_has_room(&run->executor, p))
+		return NULL;
+	prefetch_close(run->prefetch);
+	run->prefetch = NULL;
+	RETURN_IF_ERROR(executor_make_room(&run->executor, p));
+	return reads_ahead ? prefetch_open(run->arena, &run->executor, run->observer.trace,
+	                                   &run->orphans, &run->prefetch)
+	                   : NULL;
+}
+
 Status
 dataset_open(Gradc *run, Role role, const DataOptions *options, Dataset **out)
 {
@@ -238,6 +254,7 @@ dataset_open(Gradc *run, Role role, const DataOptions *options, Dataset **out)
 	fault = fault_join(run->diag, fault, open_files(run, d, &files));
 	RETURN_IF_ERROR(fault);
 	RETURN_IF_ERROR(binding_pick(run, role, &files, d));
+	RETURN_IF_ERROR(make_room(run, d->program));
 	if (files.tokens.n_files && !bind_token_port(&files, d->program))
 		return status_error(EXIT_USAGE,
 		                    "a token stream feeds the one integer input that nothing else "

@@ -122,6 +122,14 @@ Span executor_region(const Executor *x, Space space); /* the whole region */
 char *executor_host(const Executor *x, uint32_t slot);
 char *executor_image(const Executor *x, int turn);
 int64_t executor_image_bytes(const Executor *x);
+/* ---- regions.c: regions are allocated for the programs that training runs. For a forward program they may have to grow: nothing may
+ * be queued, and no image be in use. After a fault the regions are as before. */
+bool executor_has_room(const Executor *x, const ProgramRecord *p);
+Status executor_make_room(Executor *x, const ProgramRecord *p);
+/* The memory that the run has for the space, all copies together. */
+int64_t executor_region_bytes(const Executor *x, Space space);
+
+/* ---- executor.c */
 bool executor_is_apart(const Executor *x); /* the host cannot read the device's memory */
 Scalar *executor_scalars(const Executor *x, const ProgramRecord *p);
 /* executor_write and executor_read wait for the copy and for everything queued before the copy. */

@@ -2,6 +2,8 @@
  * enough memory. */
 #include "runtime/exec/walk.h"
 
+#include <string.h>
+
 static int64_t
 region_bytes(const Executor *x, Space space)
 {
@@ -75,28 +77,95 @@ not_enough(const Executor *x, bool on_host, Status why)
 	return status;
 }
 
+static MemoryKind
+memory_kind(Space space)
+{
+	return space_table[space].on_host ? MEMORY_PINNED : MEMORY_DEVICE;
+}
+
+static Status
+alloc_space(Executor *x, Space space, int64_t bytes, Span regions[IN_FLIGHT])
+{
+	const SpaceRow *row = &space_table[space];
+
+	for (int turn = 0; turn < turn_copies(row->turn) && only_applies(row->only, &x->facts);
+	     turn++) {
+		Span *out = &regions[turn];
+		Status status = offload_in_file(x, space)
+		                        ? offload_alloc(x, bytes, out)
+		                        : x->ops->alloc(x->device, memory_kind(space), bytes, out);
+		if (status)
+			return offload_in_file(x, space) ? status
+			                                 : not_enough(x, row->on_host, status);
+	}
+	return NULL;
+}
+
+static void
+free_space(Executor *x, Space space, const Span regions[IN_FLIGHT])
+{
+	for (int turn = 0; turn < IN_FLIGHT; turn++)
+		if (offload_in_file(x, space))
+			offload_free(x, regions[turn]);
+		else if (regions[turn].at)
+			x->ops->free(x->device, memory_kind(space), regions[turn]);
+}
+
 Status
 regions_alloc(Executor *x)
 {
-	for (int s = 0; s < N_SPACES; s++) {
-		const SpaceRow *row = &space_table[s];
-		MemoryKind kind = row->on_host ? MEMORY_PINNED : MEMORY_DEVICE;
-
-		for (int turn = 0;
-		     turn < turn_copies(row->turn) && only_applies(row->only, &x->facts); turn++) {
-			int64_t bytes = region_bytes(x, (Space)s);
-			Span *out = &x->regions[s][turn];
-			Status status = offload_in_file(x, (Space)s)
-			                        ? offload_alloc(x, bytes, out)
-			                        : x->ops->alloc(x->device, kind, bytes, out);
-			if (status)
-				return offload_in_file(x, (Space)s)
-				               ? status
-				               : not_enough(x, row->on_host, status);
-		}
-	}
+	for (int s = 0; s < N_SPACES; s++)
+		RETURN_IF_ERROR(alloc_space(x, (Space)s, region_bytes(x, (Space)s), x->regions[s]));
 	Status status = library_alloc(x->ops, x->device, x->code, &x->library);
 	return status ? not_enough(x, false, status) : NULL;
+}
+
+/* ---- regions of programs that training does not run */
+static bool
+must_grow(const Executor *x, const ProgramRecord *p, Space space)
+{
+	const SpaceRow *row = &space_table[space];
+
+	return !row->by_slots && space != SPACE_STATE && only_applies(row->only, &x->facts) &&
+	       p->bytes[space] > x->regions[space][0].bytes;
+}
+
+bool
+executor_has_room(const Executor *x, const ProgramRecord *p)
+{
+	for (int s = 0; s < N_SPACES; s++)
+		if (must_grow(x, p, (Space)s))
+			return false;
+	return true;
+}
+
+Status
+executor_make_room(Executor *x, const ProgramRecord *p)
+{
+	if (executor_has_room(x, p))
+		return NULL;
+	RETURN_IF_ERROR(x->ops->sync(x->device));
+	recorded_free(x);
+	for (int s = 0; s < N_SPACES; s++) {
+		if (!must_grow(x, p, (Space)s))
+			continue;
+		Span larger[IN_FLIGHT] = {{0}};
+		Status status = alloc_space(x, (Space)s, p->bytes[s], larger);
+		free_space(x, (Space)s, status ? larger : x->regions[s]);
+		RETURN_IF_ERROR(status);
+		memcpy(x->regions[s], larger, sizeof(larger));
+	}
+	return NULL;
+}
+
+int64_t
+executor_region_bytes(const Executor *x, Space space)
+{
+	int64_t bytes = 0;
+
+	for (int turn = 0; turn < IN_FLIGHT; turn++)
+		bytes += x->regions[space][turn].bytes;
+	return bytes;
 }
 
 Status
@@ -126,11 +195,5 @@ void
 regions_free(Executor *x)
 {
 	for (int s = 0; s < N_SPACES; s++)
-		for (int turn = 0; turn < IN_FLIGHT; turn++)
-			if (offload_in_file(x, (Space)s))
-				offload_free(x, x->regions[s][turn]);
-			else if (x->regions[s][turn].at)
-				x->ops->free(x->device,
-				             space_table[s].on_host ? MEMORY_PINNED : MEMORY_DEVICE,
-				             x->regions[s][turn]);
+		free_space(x, (Space)s, x->regions[s]);
 }

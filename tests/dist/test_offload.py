@@ -168,6 +168,11 @@ def test_activations_too_small_to_move(gradc, models, tmp_path):
     assert "warning: --offload=activations changes nothing: no activation of 65536 bytes or more waits long enough for the backward pass" in done.stderr
 
 
+def test_cpus_save_nothing(gradc, models, tmp_path):
+    done = call([gradc, "compile", models / "gpt2_mini/model.onnx", "-o", tmp_path / "exe", "--dim=batch=4", "--dim=seq=64", "--offload=activations"])
+    assert "warning: --offload=activations saves no memory here: no target is a GPU" in done.stderr
+
+
 def test_all_of_it_together(openmpi, gradc, models, tmp_path):  # noqa: F811
     exe, data = offloaded(gradc, models, tmp_path, "gpt2_mini", ("optimizer,params,activations", "zero3"), batch=1)
     same(openmpi, exe, data, tmp_path, "zero3", 2, 3, "--device=async")
