@@ -7,12 +7,13 @@
  * `simplify` then drops what nothing reads. Otherwise the memory plan would have room for the old sum and for its addend. */
 #include "passes/pass.h"
 
+/* Before `schedule`, only stores run in some micro-batches alone. */
 static bool
 run_one_micro_batch(Pass *p, Module *m)
 {
 	for_each_function(m, f)
 		for_each_node(f, n) {
-			if (n->op != OP_store || n->when == WHEN_ALWAYS)
+			if (n->when == WHEN_ALWAYS)
 				continue;
 			if (n->when == WHEN_LATER)
 				node_erase(n);
