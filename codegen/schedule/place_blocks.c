@@ -1,7 +1,7 @@
 /* Places blocks of memory one after the other, each at the lowest offset that is free whenever the block is needed. The order
  * decides how tightly they lie. Two orders are tried: large blocks first, and blocks that are needed long first. Each is then
- * improved: the block that ends last in memory moves to the front half of the order, and all blocks are placed again, until
- * the memory is as small as it can be (blocks_least), or for a number of rounds.
+ * improved: the block that ends last in memory moves halfway to the front of the order, in further tries to the front, and all
+ * blocks are placed again, until the memory is as small as it can be (blocks_least), or for a number of rounds.
  *
  *	bytes         in the order of nodes      large first
  *	    4..6           . . c c
@@ -17,8 +17,8 @@
 #include <string.h>
 
 enum {
-	MOST_ROUNDS = 64,        /* for each order */
-	MOST_VISITS = 200000000, /* of blocks, for each order */
+	MOST_ROUNDS = 32,        /* of each try */
+	MOST_VISITS = 100000000, /* of blocks, in each try */
 };
 
 /* A block that has its place. */
@@ -102,8 +102,9 @@ place_in_order(Placement *p)
 	return last;
 }
 
+/* far: blocks move to the front of the order; otherwise halfway. */
 static void
-try_order(Placement *p, int (*compare)(const void *a, const void *b, void *blocks))
+try_order(Placement *p, int (*compare)(const void *a, const void *b, void *blocks), bool far)
 {
 	int64_t visits = (int64_t)p->n * p->n / 2 + 1;
 
@@ -113,7 +114,8 @@ try_order(Placement *p, int (*compare)(const void *a, const void *b, void *block
 	for (int round = 0; round < MOST_ROUNDS && p->top > p->least &&
 	                    (round == 0 || round * visits < MOST_VISITS);
 	     round++) {
-		int last = place_in_order(p), block = p->order[last], to = last / 2;
+		int last = place_in_order(p), block = p->order[last];
+		int to = far ? 0 : last / 2;
 		memmove(&p->order[to + 1], &p->order[to], sizeof(*p->order) * (size_t)(last - to));
 		p->order[to] = block;
 	}
@@ -167,8 +169,10 @@ place_blocks(Blocks *blocks, Arena *scratch)
 
 	if (p.n == 0)
 		return 0;
-	try_order(&p, by_size);
-	try_order(&p, by_length);
+	for (int far = 0; far < 2; far++) {
+		try_order(&p, by_size, far);
+		try_order(&p, by_length, far);
+	}
 	for (int i = 0; i < p.n; i++)
 		blocks->at[i].offset = p.offset[i];
 	return p.top;
