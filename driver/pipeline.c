@@ -174,6 +174,15 @@ fill_autograd(const Session *s, void *options)
 	text_free(&t);
 }
 
+/* Units that --unit-bytes asks for may hold the whole model. */
+static void
+fill_units(const Session *s, void *options)
+{
+	for (int i = 0; i < s->o->flags.n; i++)
+		if (s->o->flags.at[i].row == &pass_units)
+			((UnitsOptions *)options)->parts = 1;
+}
+
 static void
 fill_inline(const Session *s, void *options)
 {
@@ -296,6 +305,7 @@ static const struct {
 	{&pass_legalize, .fill = fill_cores},
 	{&pass_rematerialize, .fill = fill_cores},
 	{&pass_fuse, .fill = fill_cores},
+	{&pass_units, .fill = fill_units},
 	{&pass_one_micro_batch, .asked = asked_by_max_accumulate},
 	{&pass_inline, .fill = fill_inline},
 	{&pass_multiversion, .fill = fill_targets},

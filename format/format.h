@@ -505,7 +505,8 @@ port_is_input(uint32_t kind)
 /* The largest scratch of the plans for a GPU (NULL: for any GPU), aligned like device memory. 0: there are no plans. */
 int64_t format_plan_bytes(const Format *f, const char *gpu);
 /* The largest size that the region has in any program that training runs, for a target; target may be EVERY_TARGET. A region used in
- * turns counts once. Without a loss, the forward programs count; training never runs them. */
+ * turns counts once. Forward programs count only if there is no training: the regions grow when such a program is
+ * run first. */
 int64_t format_space_bytes(const Format *f, Space space, int target);
 /* The memory that a run allocates for the region: the sum of all copies if the region is used in turns, 0 if the run
  * does not use the region. */

@@ -4,16 +4,17 @@
  *	store %g {state = @grad.w} when first     ->     store %g {state = @grad.w}
  *	store %s {state = @grad.w} when later
  *
- * `simplify` then drops what nothing reads. Otherwise the memory plan would have room for the old sum and for its addend. */
+ * `simplify` then drops what nothing reads. Otherwise the memory plan would have room for the old sum and for its addend. Before `schedule`,
+ * only stores have a `when`. Sums of losses and counts stay: an evaluation adds them up over any number of micro-batches, and a count of NaN
+ * stops a step whose rows cannot be read. */
 #include "passes/pass.h"
 
-/* Before `schedule`, only stores run in some micro-batches alone. */
 static bool
 run_one_micro_batch(Pass *p, Module *m)
 {
 	for_each_function(m, f)
 		for_each_node(f, n) {
-			if (n->when == WHEN_ALWAYS)
+			if (n->when == WHEN_ALWAYS || stored_state(n)->kind != STATE_GRADIENT)
 				continue;
 			if (n->when == WHEN_LATER)
 				node_erase(n);
@@ -24,10 +25,11 @@ run_one_micro_batch(Pass *p, Module *m)
 	return true;
 }
 
-const PassRow pass_one_micro_batch = {.name = "one_micro_batch",
-                                      .help = "drop what only later micro-batches of a step store",
-                                      .takes = STAGE_ANY,
-                                      .until = STAGE_TRAIN,
-                                      .leaves = STAGE_ANY,
-                                      .when = PASS_WHEN_ASKED,
-                                      .run = run_one_micro_batch};
+const PassRow pass_one_micro_batch = {
+	.name = "one_micro_batch",
+	.help = "drop what later micro-batches of a step would add to gradients",
+	.takes = STAGE_ANY,
+	.until = STAGE_TRAIN,
+	.leaves = STAGE_ANY,
+	.when = PASS_WHEN_ASKED,
+	.run = run_one_micro_batch};

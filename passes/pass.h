@@ -382,6 +382,8 @@ Value *update_bias_correction(Update *u, ScalarIndex beta);
 typedef struct {
 	/* most bytes of parameters in a unit of several layer blocks; a larger block is a unit of its own */
 	int64_t unit_bytes;
+	/* a unit of several blocks also has at most this part of the model: 8: an eighth; 1: any part */
+	int64_t parts;
 } UnitsOptions;
 
 /* ---- row_check.c: reports every column that a row lacks or has wrong. Returns true if there is no fault. */

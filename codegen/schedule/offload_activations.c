@@ -211,7 +211,7 @@ run_offload(Pass *p, Module *m)
 	if (p->changed && only_cpus(m))
 		diag_warning(
 			p->diag,
-			"--offload=activations saves no memory here: no target is a GPU, and a CPU computes in the memory in which activations wait");
+			"--offload=activations takes time and saves no memory here: no target is a GPU, and on a CPU activations already lie in the host's memory");
 	if (!p->changed)
 		diag_warning(
 			p->diag,

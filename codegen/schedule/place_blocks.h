@@ -14,7 +14,7 @@ typedef VEC(Block) Blocks;
 /* The most bytes that blocks need at one time. No placement needs fewer. */
 int64_t blocks_least(const Blocks *blocks, Arena *scratch);
 /* Gives each block its offset, and returns the end of the last block in memory: blocks_least, or a little more. The same blocks
- * always get the same offsets. Time: n² for n blocks, with a small factor; 20,000 blocks take less than a second. */
+ * always get the same offsets. Time: n² for n blocks, with a small factor: about a second for 20,000 blocks. */
 int64_t place_blocks(Blocks *blocks, Arena *scratch);
 
 #endif

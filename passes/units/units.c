@@ -10,7 +10,7 @@
  * A parameter with its gradient and moments is a member; it starts at the same multiple of
  * MEMBER_ALIGN elements in each of these units. The end of a layer block is padded to a multiple
  * of UNIT_BLOCK elements with zeros, which stay zeros. A unit holds one or several neighbouring
- * blocks, up to `unit_bytes` in total (0: a 16th of the model, at most 32 MB); ZeRO-3 gathers a whole unit in one message. Units with
+ * blocks, up to `unit_bytes` in total, and up to a part of the model; ZeRO-3 gathers a whole unit in one message. Units with
  * equal updates follow each other in memory; together they are a run, and one kernel updates the
  * run. So neither offsets in a run nor the order in which norms are summed depend on
  * `unit_bytes`.
@@ -394,19 +394,17 @@ check_one_update(const Units *u)
 	return true;
 }
 
-/* The size of units that nobody has asked for: a small part of the model, because a rank holds whole units while they are gathered.
- * Beyond some MB, the time of a message grows with its bytes; DDP's buckets have 25 MB. */
+/* A rank holds whole units while they are gathered, so a unit is a small part of the model. */
 static int64_t
-usual_unit_bytes(const Units *u)
+most_unit_bytes(const Units *u, const UnitsOptions *o)
 {
-	enum { MOST = 32 << 20, LEAST_UNITS = 16 };
 	int64_t bytes = 0;
 
-	for (int i = 0; i < u->match.members.n; i++) {
-		const State *s = u->match.members.at[i].states.at[0];
-		bytes += type_bytes(s->type);
-	}
-	return bytes / LEAST_UNITS < MOST ? bytes / LEAST_UNITS : MOST;
+	for (int i = 0; i < u->match.members.n; i++)
+		bytes += type_bytes(u->match.members.at[i].states.at[0]->type);
+	bool any = o->parts == 1 || bytes / o->parts >= o->unit_bytes;
+
+	return any ? o->unit_bytes : bytes / o->parts;
 }
 
 static bool
@@ -420,7 +418,7 @@ run_units(Pass *p, Module *m)
 	if (!check_one_update(&u))
 		return false;
 	unit_match(u.f, p->scratch, &u.match);
-	u.unit_bytes = o->unit_bytes ? o->unit_bytes : usual_unit_bytes(&u);
+	u.unit_bytes = most_unit_bytes(&u, o);
 	u.block = layer_blocks(m, p->scratch);
 	u.wide = intmap_new(p->scratch);
 	make_groups(&u);
@@ -440,10 +438,15 @@ static const PassOption units_options[] = {
          offsetof(UnitsOptions, unit_bytes),
          .flag = {"unit-bytes", "N",
                   "ranks gather parameters in units of layer blocks with up to N bytes, or of one "
-                  "larger block (a 16th of the parameters, at most 32M)",
+                  "larger block (an 8th of the parameters, at most 32M)",
                   "Kernels and ranks", .keeps_results = true}},
+	{"parts",
+         "a unit of several layer blocks has at most the model's bytes divided by this; 1: any number of bytes",
+         OPTION_INT, offsetof(UnitsOptions, parts), 1, 1ll << 31},
 	{0}};
-static const UnitsOptions units_defaults = {.unit_bytes = 0};
+/* Beyond some MB the time of a message grows with its bytes; DDP's buckets have 25 MB. With an eighth of the model, ZeRO-3 takes less than
+ * ZeRO-1 for models of some MB, too; gpt2_124m keeps units of 32 MB. */
+static const UnitsOptions units_defaults = {.unit_bytes = 32 << 20, .parts = 8};
 const PassRow pass_units = {.name = "units",
                             .help = "lay parameters, gradients and moments side by side",
                             .takes = STAGE_ANY,

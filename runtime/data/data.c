@@ -235,10 +235,11 @@ make_room(Gradc *run, const ProgramRecord *p)
 		return NULL;
 	prefetch_close(run->prefetch);
 	run->prefetch = NULL;
-	RETURN_IF_ERROR(executor_make_room(&run->executor, p));
-	return reads_ahead ? prefetch_open(run->arena, &run->executor, run->observer.trace,
-	                                   &run->orphans, &run->prefetch)
-	                   : NULL;
+	Status status = executor_make_room(&run->executor, p);
+	Status again = reads_ahead ? prefetch_open(run->arena, &run->executor, run->observer.trace,
+	                                           &run->orphans, &run->prefetch)
+	                           : NULL;
+	return fault_join(run->diag, status, again);
 }
 
 Status

@@ -122,14 +122,6 @@ Span executor_region(const Executor *x, Space space); /* the whole region */
 char *executor_host(const Executor *x, uint32_t slot);
 char *executor_image(const Executor *x, int turn);
 int64_t executor_image_bytes(const Executor *x);
-/* ---- regions.c: regions are allocated for the programs that training runs. For a forward program they may have to grow: nothing may
- * be queued, and no image be in use. After a fault the regions are as before. */
-bool executor_has_room(const Executor *x, const ProgramRecord *p);
-Status executor_make_room(Executor *x, const ProgramRecord *p);
-/* The memory that the run has for the space, all copies together. */
-int64_t executor_region_bytes(const Executor *x, Space space);
-
-/* ---- executor.c */
 bool executor_is_apart(const Executor *x); /* the host cannot read the device's memory */
 Scalar *executor_scalars(const Executor *x, const ProgramRecord *p);
 /* executor_write and executor_read wait for the copy and for everything queued before the copy. */
@@ -139,6 +131,13 @@ Status executor_read(Executor *x, void *to, Span from);
 /* Says that the image at this turn is filled: the programs that are queued next read it. raw: its inputs that are bytes; NULL:
  * none. A step that is recorded must have the same raw inputs each time. */
 void executor_take_image(Executor *x, int turn, const RawInputs *raw);
+
+/* ---- regions.c: the regions have room for the programs that training runs */
+bool executor_has_room(const Executor *x, const ProgramRecord *p); /* for this program? */
+/* Lets regions grow for a forward program. Nothing may be queued, and no image be in use. After a fault no region is smaller than before. */
+Status executor_make_room(Executor *x, const ProgramRecord *p);
+/* The memory that the run has for the space, all copies together. */
+int64_t executor_region_total(const Executor *x, Space space);
 
 /* ---- raw_inputs.c */
 /* Can the device convert an input at this offset of the io region while it copies the input? */

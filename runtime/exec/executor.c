@@ -116,16 +116,6 @@ executor_attach(Executor *x, bool records)
 	return NULL;
 }
 
-/* A communicator that works in the device's memory is lent the regions, so they must not grow later. */
-static Status
-fix_regions(Executor *x)
-{
-	for (int i = 0; comm_enqueues(x->comm) && i < x->format->n[SECTION_PROGRAMS]; i++)
-		if (x->format->programs[i].target == (uint32_t)x->target)
-			RETURN_IF_ERROR(executor_make_room(x, &x->format->programs[i]));
-	return NULL;
-}
-
 Status
 executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Executor *out)
 {
@@ -167,9 +157,7 @@ executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Exe
 		status = ops->load(out->device, &source, &out->code);
 	if (!status && options->host)
 		status = host_open(out, options->host, &options->device);
-	if (!status)
-		status = regions_alloc(out);
-	return status ? status : fix_regions(out);
+	return status ? status : regions_alloc(out);
 }
 
 void

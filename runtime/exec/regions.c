@@ -1,5 +1,5 @@
-/* Allocates a run's memory: a region for each space, such as the states or the workspace. Writes the message if there is not
- * enough memory. */
+/* Allocates a run's memory: a region for each space, such as the states or the workspace. The regions have room for what training runs; for
+ * a forward program they grow. Writes the message if there is not enough memory. */
 #include "runtime/exec/walk.h"
 
 #include <string.h>
@@ -17,6 +17,33 @@ region_bytes(const Executor *x, Space space)
 	return bytes > host ? bytes : host;
 }
 
+/* Is the region planned for each program, and does this run have it? */
+static bool
+is_by_program(const Executor *x, Space space)
+{
+	return !space_table[space].by_slots && space != SPACE_STATE &&
+	       only_applies(space_table[space].only, &x->facts);
+}
+
+/* The bytes of a region that has room for the programs of training, and for program p, too; p NULL: for those alone. A communicator that
+ * works in the device's memory is lent the regions, so they must not grow later: they have room for every program. */
+static int64_t
+room_bytes(const Executor *x, const ProgramRecord *p, Space space)
+{
+	int64_t bytes = region_bytes(x, space);
+
+	if (!is_by_program(x, space))
+		return bytes;
+	if (p && p->bytes[space] > bytes)
+		bytes = p->bytes[space];
+	for (int i = 0; comm_enqueues(x->comm) && i < x->format->n[SECTION_PROGRAMS]; i++) {
+		const ProgramRecord *other = &x->format->programs[i];
+		if (other->target == (uint32_t)x->target && other->bytes[space] > bytes)
+			bytes = other->bytes[space];
+	}
+	return bytes;
+}
+
 static int64_t
 bytes_of_library(const DeviceOps *ops, const Code *code)
 {
@@ -25,14 +52,14 @@ bytes_of_library(const DeviceOps *ops, const Code *code)
 
 /* "state 1.4 GiB, workspace 70.1 GiB": the regions on the device or on the host. Returns their sum. */
 static int64_t
-add_plan(Text *out, const Executor *x, bool on_host)
+add_plan(Text *out, const Executor *x, const ProgramRecord *p, bool on_host)
 {
 	char number[32];
 	int64_t sum = 0;
 
 	for (int s = 0; s < N_SPACES; s++) {
 		const SpaceRow *row = &space_table[s];
-		int64_t bytes = turn_copies(row->turn) * region_bytes(x, (Space)s);
+		int64_t bytes = turn_copies(row->turn) * room_bytes(x, p, (Space)s);
 
 		if (!only_applies(row->only, &x->facts) || row->on_host != on_host || bytes == 0)
 			continue;
@@ -48,7 +75,7 @@ add_plan(Text *out, const Executor *x, bool on_host)
 
 /* An error with the plan by region, the free memory, and what helps. A fault of the device is returned instead. */
 static Status
-not_enough(const Executor *x, bool on_host, Status why)
+not_enough(const Executor *x, const ProgramRecord *p, bool on_host, Status why)
 {
 	DeviceMemory memory;
 	Text plan = {0}, have = {0};
@@ -59,7 +86,7 @@ not_enough(const Executor *x, bool on_host, Status why)
 		status_free(why);
 		return fault;
 	}
-	int64_t sum = add_plan(&plan, x, on_host);
+	int64_t sum = add_plan(&plan, x, p, on_host);
 	if (!on_host && x->ops->memory && x->ops->memory(x->device, &memory))
 		text_printf(&have, "; %s of %s are free, beside %s of the plan",
 		            bytes_text(number, (double)memory.free),
@@ -84,9 +111,10 @@ memory_kind(Space space)
 }
 
 static Status
-alloc_space(Executor *x, Space space, int64_t bytes, Span regions[IN_FLIGHT])
+alloc_space(Executor *x, const ProgramRecord *p, Space space, Span regions[IN_FLIGHT])
 {
 	const SpaceRow *row = &space_table[space];
+	int64_t bytes = room_bytes(x, p, space);
 
 	for (int turn = 0; turn < turn_copies(row->turn) && only_applies(row->only, &x->facts);
 	     turn++) {
@@ -96,7 +124,7 @@ alloc_space(Executor *x, Space space, int64_t bytes, Span regions[IN_FLIGHT])
 		                        : x->ops->alloc(x->device, memory_kind(space), bytes, out);
 		if (status)
 			return offload_in_file(x, space) ? status
-			                                 : not_enough(x, row->on_host, status);
+			                                 : not_enough(x, p, row->on_host, status);
 	}
 	return NULL;
 }
@@ -115,19 +143,16 @@ Status
 regions_alloc(Executor *x)
 {
 	for (int s = 0; s < N_SPACES; s++)
-		RETURN_IF_ERROR(alloc_space(x, (Space)s, region_bytes(x, (Space)s), x->regions[s]));
+		RETURN_IF_ERROR(alloc_space(x, NULL, (Space)s, x->regions[s]));
 	Status status = library_alloc(x->ops, x->device, x->code, &x->library);
-	return status ? not_enough(x, false, status) : NULL;
+	return status ? not_enough(x, NULL, false, status) : NULL;
 }
 
 /* ---- regions of programs that training does not run */
 static bool
 must_grow(const Executor *x, const ProgramRecord *p, Space space)
 {
-	const SpaceRow *row = &space_table[space];
-
-	return !row->by_slots && space != SPACE_STATE && only_applies(row->only, &x->facts) &&
-	       p->bytes[space] > x->regions[space][0].bytes;
+	return is_by_program(x, space) && p->bytes[space] > x->regions[space][0].bytes;
 }
 
 bool
@@ -150,7 +175,7 @@ executor_make_room(Executor *x, const ProgramRecord *p)
 		if (!must_grow(x, p, (Space)s))
 			continue;
 		Span larger[IN_FLIGHT] = {{0}};
-		Status status = alloc_space(x, (Space)s, p->bytes[s], larger);
+		Status status = alloc_space(x, p, (Space)s, larger);
 		free_space(x, (Space)s, status ? larger : x->regions[s]);
 		RETURN_IF_ERROR(status);
 		memcpy(x->regions[s], larger, sizeof(larger));
@@ -159,7 +184,7 @@ executor_make_room(Executor *x, const ProgramRecord *p)
 }
 
 int64_t
-executor_region_bytes(const Executor *x, Space space)
+executor_region_total(const Executor *x, Space space)
 {
 	int64_t bytes = 0;
 

@@ -597,7 +597,7 @@ gradc_regions(const Gradc *run, GradcRegion out[GRADC_MAX_REGIONS])
 	int n = 0, with_bytes = 0;
 
 	for (int s = 0; s < N_SPACES; s++)
-		out[n++] = (GradcRegion){space_table[s].name, executor_region_bytes(x, (Space)s),
+		out[n++] = (GradcRegion){space_table[s].name, executor_region_total(x, (Space)s),
 		                         space_table[s].on_host, offload_in_file(x, (Space)s)};
 	out[n++] = (GradcRegion){"snapshot", run->saver->snapshot.bytes, .on_host = true,
 	                         .in_file = in_file};

@@ -23,7 +23,7 @@ BAD, RANKS, BATCH = 1000, 2, 8
 def executables(gradc, models, tmp_path_factory):
     folder = tmp_path_factory.mktemp("exe")
     for name, model, options in (("all", "mlp_digits", [f"--data-parallel={','.join(MODES)}"]), ("norms", "cnn_mnist", []),
-                                 ("sophia", "mlp_digits", ["--optimizer=sophia"])):
+                                 ("sophia", "mlp_digits", ["--optimizer=sophia"]), ("one", "mlp_digits", ["--max-accumulate=1"])):
         subprocess.run([gradc, "compile", models / model / "model.onnx", "-o", folder / name, f"--batch={BATCH}", *options],
                        check=True, capture_output=True)
     return folder
@@ -90,6 +90,14 @@ def test_both_ranks_have_a_bad_row(digits, tmp_path):
     said = digits.run("bad", "--steps=4", "--save=ck", labels="bad", exit=6)
     assert said.count("gradc: error: ") == 1 and f"row {first_row(2, 0, 0, 1)}:" in said
     assert checkpoints(tmp_path / "ck") == [1]
+
+
+def test_steps_of_one_micro_batch(executables, digits, tmp_path):
+    """The executable cannot add up micro-batches, but the step's count is still spoiled."""
+    digits.exe = executables / "one"
+    digits.spoil(first_row(2, 1, 0, 1))
+    said = digits.run("bad", "--steps=4", "--save=ck", labels="bad", exit=6)
+    assert said.count("gradc: error: ") == 1 and checkpoints(tmp_path / "ck") == [1]
 
 
 def test_the_report_has_the_fault_of_another_rank(digits, tmp_path):

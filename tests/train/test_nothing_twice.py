@@ -68,6 +68,9 @@ def test_one_micro_batch(run, words):
     for exe in (any_number, one):
         run(exe, *DATA, "--steps=2", f"--log={exe.name}.jsonl", f"--export={exe.name}.safetensors", cwd=words)
     assert (words / "any.safetensors").read_bytes() == (words / "one.safetensors").read_bytes()
+    measured = [json.loads(run(exe, "eval", "--eval-data=ids=ids.npy", "--eval-data=labels=labels.npy", "--json", cwd=words).stdout)
+                for exe in (any_number, one)]
+    assert measured[0]["metrics"] == measured[1]["metrics"] and measured[0]["rows"] == 2 * BATCH  # of two micro-batches
     gradient = WIDTH * WORDS * 4
     assert regions(run, one)["workspace"] <= regions(run, any_number)["workspace"] - 0.85 * gradient
     assert "when later" not in run("dump", one, "--stage=schedule").stdout

@@ -95,4 +95,4 @@ def test_buffers_at_the_peak(run, models, model, most, target):
         copied = [u for u in plan.nodes[plan.born[v]]["operands"] if u in kernels] if any("copy" in k for k in kernels[v]) else []
         assert not copied, (v, copied)
     if most == "--max-accumulate=1":
-        assert not any(n["when"] for n in plan.nodes)
+        assert all(bytes <= 64 for n in plan.nodes if n["when"] for _, bytes in n["results"].values())  # sums of the loss, and of its targets

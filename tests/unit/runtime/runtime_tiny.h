@@ -306,6 +306,9 @@ tiny_port(FormatWriter *w, const char *name, PortKind kind, uint32_t slot, int r
 
 enum { TINY_STEP = 64 + SCALARS_BYTES };
 
+/* Bytes of io that the forward program needs. */
+static int64_t tiny_forward_io = 256;
+
 /* Makes a program of all instructions added since `first`. */
 static void
 tiny_program(FormatWriter *w, Role role, int first, uint32_t n_inputs, uint32_t n_outputs)
@@ -327,6 +330,8 @@ tiny_program(FormatWriter *w, Role role, int first, uint32_t n_inputs, uint32_t 
 	                             [SPACE_STEP_HOST] = TINY_STEP},
 	                   .flops = 8};
 
+	if (role == ROLE_FORWARD)
+		p.bytes[SPACE_IO] = p.bytes[SPACE_IO_HOST] = tiny_forward_io;
 	vec_push(w->arena, &w->programs, p);
 }
 
