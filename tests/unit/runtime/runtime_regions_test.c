@@ -3,6 +3,21 @@
 
 enum { STEPS = 4, GROWS_BEFORE = 2 };
 
+/* With sanitizers, too, too large a region is a fault of the call. */
+#define SANITIZER_OPTIONS __attribute__((visibility("default"))) const char *
+SANITIZER_OPTIONS __asan_default_options(void);
+SANITIZER_OPTIONS __tsan_default_options(void);
+const char *
+__asan_default_options(void)
+{
+	return "allocator_may_return_null=1";
+}
+const char *
+__tsan_default_options(void)
+{
+	return "allocator_may_return_null=1";
+}
+
 /* The losses of STEPS steps; before step GROWS_BEFORE the forward program runs. exit: that call's exit code; -1: there is no such call. */
 static void
 train(const char *device, int64_t forward_io, int exit, double losses[STEPS])
