@@ -1,4 +1,5 @@
-/* The pass `one_micro_batch` (--max-accumulate=1): no step has later micro-batches, so what they would store is dropped.
+/* The pass `one_micro_batch` (--max-accumulate=1): no step has later micro-batches, so the stores of later micro-batches
+ * are dropped.
  *
  *	%s = add @grad.w, %g
  *	store %g {state = @grad.w} when first     ->     store %g {state = @grad.w}

@@ -225,7 +225,7 @@ choose_raw(Gradc *run, Dataset *d)
 	return NULL;
 }
 
-/* The thread that reads ahead must not write to a region that grows; what it has read is read again. */
+/* The thread that reads ahead must not write to a region that grows. Rows that were read ahead are read again. */
 static Status
 make_room(Gradc *run, const ProgramRecord *p)
 {
