@@ -5,8 +5,7 @@
  *	store %g {state = @grad.w} when first     ->     store %g {state = @grad.w}
  *	store %s {state = @grad.w} when later
  *
- * `simplify` then drops what nothing reads. Otherwise the memory plan would have room for the old sum and for its addend. Before `schedule`,
- * only stores have a `when`. Sums of losses and counts stay: an evaluation adds them up over any number of micro-batches, and a count of NaN
+ * `simplify` then drops what nothing reads. Otherwise the memory plan would have room for the old sum and for its addend. Sums of losses and counts stay: an evaluation adds them up over any number of micro-batches, and a count of NaN
  * stops a step whose rows cannot be read. */
 #include "passes/pass.h"
 
@@ -15,7 +14,8 @@ run_one_micro_batch(Pass *p, Module *m)
 {
 	for_each_function(m, f)
 		for_each_node(f, n) {
-			if (n->when == WHEN_ALWAYS || stored_state(n)->kind != STATE_GRADIENT)
+			const State *s = n->when == WHEN_ALWAYS ? NULL : stored_state(n);
+			if (!s || s->kind != STATE_GRADIENT)
 				continue;
 			if (n->when == WHEN_LATER)
 				node_erase(n);

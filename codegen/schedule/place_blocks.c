@@ -103,20 +103,27 @@ place_in_order(Placement *p)
 	return last;
 }
 
-/* far: blocks move to the front of the order; otherwise halfway. */
+/* An order, and where in it a block that ends last moves: to the front, or halfway. */
+typedef struct {
+	int (*compare)(const void *a, const void *b, void *blocks);
+	bool to_front;
+} Try;
+static const Try tries[] = {
+	{by_size, false}, {by_lifetime, false}, {by_size, true}, {by_lifetime, true}};
+
 static void
-try_order(Placement *p, int (*compare)(const void *a, const void *b, void *blocks), bool far)
+try_order(Placement *p, const Try *t)
 {
 	int64_t visits = (int64_t)p->n * p->n / 2 + 1;
 
 	for (int i = 0; i < p->n; i++)
 		p->order[i] = i;
-	qsort_r(p->order, (size_t)p->n, sizeof(*p->order), compare, p->blocks);
+	qsort_r(p->order, (size_t)p->n, sizeof(*p->order), t->compare, p->blocks);
 	for (int round = 0; round < MOST_ROUNDS && p->top > p->least &&
 	                    (round == 0 || round * visits < MOST_VISITS);
 	     round++) {
 		int last = place_in_order(p), block = p->order[last];
-		int to = far ? 0 : last / 2;
+		int to = t->to_front ? 0 : last / 2;
 		memmove(&p->order[to + 1], &p->order[to], sizeof(*p->order) * (size_t)(last - to));
 		p->order[to] = block;
 	}
@@ -170,12 +177,8 @@ place_blocks(Blocks *blocks, Arena *scratch)
 
 	if (p.n == 0)
 		return 0;
-	for (int far = 0; far < 2; far++) {
-		if (far == 0 || p.n < MANY) {
-			try_order(&p, by_size, far);
-			try_order(&p, by_lifetime, far);
-		}
-	}
+	for (int i = 0; i < (p.n < MANY ? COUNT(tries) : COUNT(tries) / 2); i++)
+		try_order(&p, &tries[i]);
 	for (int i = 0; i < p.n; i++)
 		blocks->at[i].offset = p.offset[i];
 	return p.top;
